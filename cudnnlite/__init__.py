@@ -214,6 +214,7 @@ from cudnnlite.specs.layers import (
     SpatialTransformerSpec,
     TensorTransformSpec,
 )
+from cudnnlite.unknown import c_name_hint as _c_name_hint
 from cudnnlite.unknown import meant as _meant
 from cudnnlite.version import __version__ as __version__
 
@@ -459,9 +460,7 @@ def _instead(name: str) -> str:
             return f"; it is {name.removeprefix(prefix)}.{function_name} now"
     if name in _MODULE:
         return f"; {_MODULE[name]}"
-    if name in raw.functions.FUNCTIONS:
-        return f"; Handle.api has it: handle.api.{name}{_meant(name, __all__)}"
-    return _meant(name, __all__)
+    return _c_name_hint(name) + _meant(name, __all__)
 
 
 if not TYPE_CHECKING:

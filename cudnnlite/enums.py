@@ -49,6 +49,7 @@ from cudnnlite._raw.enums import (
 # isort: on
 from cudnnlite.arguments import shown, with_article
 from cudnnlite.errors import ArgumentError
+from cudnnlite.other_libraries import choice_hint
 
 __all__ = [
     "TF32",
@@ -147,9 +148,8 @@ def parse_enum(
                 return member
     choices = [*plain_names, *(name for name in members if name.lower() not in plain_names)]
     allowed = f"{', '.join(choices)}, in any case"
-    similar = _similar_names(value, choices) if isinstance(value, str) else []
-    if similar:
-        allowed += f"; did you mean {' or '.join(similar)}?"
+    if isinstance(value, str):
+        allowed += choice_hint(kind.__name__, value.lower()) or _meant_choice(value, choices)
     if isinstance(value, kind):
         raise ArgumentError(
             f"{argument}={kind.__name__}.{value.name} cannot be passed to cuDNN; allowed: {allowed}"
@@ -174,6 +174,12 @@ def _choices_by_key(kind: type[CEnum]) -> Mapping[str, Any]:
 def _key(text: str) -> str:
     """Return the form of a name that is compared with the names of members."""
     return text.upper().replace("-", "_")
+
+
+def _meant_choice(text: str, choices: list[str]) -> str:
+    """Return a hint at the names that a text may mean; empty if there are none."""
+    similar = _similar_names(text, choices)
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""
 
 
 def _similar_names(text: str, choices: list[str]) -> list[str]:

@@ -19,9 +19,10 @@ def _reduction(operator: str) -> str:
 
 # Attributes of arrays elsewhere -> what does the same for a DeviceArray `x`.
 ARRAY: Mapping[str, str] = {
-    **dict.fromkeys(("get", "cpu", "tolist", "item", "to_numpy", "get_async"), _TO_HOST),
+    **dict.fromkeys(("get", "cpu", "tolist", "item", "to_numpy", "asnumpy", "get_async"), _TO_HOST),
+    "to": f"{_TO_HOST}, handle.array(values) to the device, and {_CONVERT}",
     **dict.fromkeys(
-        ("to", "astype", "half", "float", "double", "bfloat16", "type", "cast"),
+        ("astype", "half", "float", "double", "bfloat16", "type", "cast"),
         f"{_CONVERT}, and handle.array(values, dtype=...) on the way to it",
     ),
     "cuda": "x is on its device: handle.array(values) copied it there",
@@ -64,6 +65,22 @@ ARRAY: Mapping[str, str] = {
     "softmax": "dnn.softmax_forward(handle, x) computes it",
 }
 
+# Operators of arrays elsewhere -> what computes the same for DeviceArrays.
+_COMPARE = "x.numpy() copies to the host, where NumPy compares"
+OPERATORS: Mapping[str, str] = {
+    "+": "dnn.op_tensor(handle, a, b, 'add') adds arrays, and x.numpy() + 1 adds on the host",
+    "-": "dnn.op_tensor(handle, a, b, 'add', alpha2=-1) subtracts",
+    "-x": "dnn.scale_tensor(handle, x, -1) negates in place",
+    "*": (
+        "dnn.op_tensor(handle, a, b, 'mul') multiplies arrays, and dnn.scale_tensor(handle, x, 2) "
+        "by a number, in place"
+    ),
+    "/": "dnn.scale_tensor(handle, x, 1 / 2) divides by a number, in place",
+    "@": "dnn.matmul(handle, a, b) computes the product",
+    "**": "dnn.op_tensor(handle, x, x, 'mul') squares, and 'sqrt' takes the root",
+    **dict.fromkeys(("<", "<=", ">", ">="), _COMPARE),
+}
+
 # Attributes of modules and devices elsewhere -> what does the same with a Handle `handle`.
 HANDLE: Mapping[str, str] = {
     **dict.fromkeys(
@@ -74,6 +91,10 @@ HANDLE: Mapping[str, str] = {
     "ones": "handle.full(shape, 1) fills",
     "empty_like": "handle.empty(x.shape, x.spec.dtype, x.layout) allocates",
     "zeros_like": "handle.zeros(x.shape, x.spec.dtype, x.layout) allocates",
+    **dict.fromkeys(
+        ("rand", "randn", "random", "normal", "uniform"),
+        "handle.array(rng.standard_normal(shape, dtype='float32')) copies NumPy's random numbers",
+    ),
     "sync": "handle.synchronize() waits",
     "destroy": "handle.close() destroys it",
 }
@@ -85,7 +106,7 @@ _RECURRENT = "it is dnn.RNNSpec({cell!r}, ...), with dnn.rnn_forward"
 # Functions and classes elsewhere -> what computes the same here.
 MODULE: Mapping[str, str] = {
     **dict.fromkeys(
-        ("conv1d", "conv2d", "conv3d", "Conv1d", "Conv2d", "Conv3d"),
+        ("conv1d", "conv2d", "conv3d", "Conv1d", "Conv2d", "Conv3d", "conv", "convolution"),
         "it is dnn.convolution_forward(handle, x, w, dnn.ConvolutionSpec(padding, stride))",
     ),
     **dict.fromkeys(
@@ -158,6 +179,38 @@ MODULE: Mapping[str, str] = {
         "the page 'From PyTorch' lists each function's name here",
     ),
     "no_grad": _NO_GRADIENTS,
+    **dict.fromkeys(
+        ("float16", "half", "bfloat16", "float32", "float", "float64", "double", "int8", "int32"),
+        "data types are texts: handle.zeros(shape, 'float32')",
+    ),
+    **dict.fromkeys(
+        ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"),
+        "cuDNN has no such loss: dnn.softmax_forward(handle, x, algorithm='log') computes the "
+        "logarithms of probabilities, and NumPy their mean; dnn.ctc_loss is another loss",
+    ),
+}
+
+_SUBTRACTION = "'add' with alpha2=-1"
+# What other libraries call members of the enums, by the enum -> what to write.
+CHOICES: Mapping[str, Mapping[str, str]] = {
+    "OpTensorOp": {
+        **dict.fromkeys(("+", "plus", "sum"), "'add'"),
+        **dict.fromkeys(("-", "sub", "subtract", "minus"), _SUBTRACTION),
+        **dict.fromkeys(("*", "multiply", "times", "prod"), "'mul'"),
+        "minimum": "'min'",
+        "maximum": "'max'",
+    },
+    "ReduceTensorOp": {
+        **dict.fromkeys(("sum", "+"), "'add'"),
+        **dict.fromkeys(("mean", "average"), "'avg'"),
+        **dict.fromkeys(("prod", "product"), "'mul'"),
+        **dict.fromkeys(("amin", "minimum"), "'min'"),
+        **dict.fromkeys(("maximum", "argmax"), "'max', with indices=True for the positions"),
+        "argmin": "'min' with indices=True",
+        "norm": "'norm2'",
+    },
+    "RNNMode": {"rnn": "'tanh', as PyTorch's RNN by default, or 'relu'"},
+    "ActivationMode": {"silu": "'swish'", "relu6": "dnn.ActivationSpec('clipped_relu', 6.0)"},
 }
 
 # Keyword arguments elsewhere -> what to write, by the beginning of the function's name, and for
@@ -213,6 +266,12 @@ _TORCH_WEIGHT = re.compile(r"(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
 def attribute_hint(names: Mapping[str, str], name: str) -> str:
     """Return a hint for a name of another library, with what leads to it; empty if it is none."""
     return f"; {names[name]}" if name in names else ""
+
+
+def choice_hint(enum_name: str, choice: str) -> str:
+    """Return a hint for what another library calls a member of an enum; empty if it is none."""
+    choices = CHOICES.get(enum_name, {})
+    return f"; it is {choices[choice]}" if choice in choices else ""
 
 
 def keyword_hint(function: str, keyword: str) -> str:

@@ -1,4 +1,4 @@
-"""Hints for unknown keywords: the argument that may be meant, or the spec that has the field."""
+"""Hints for unknown names: the argument that may be meant, the spec that has the field, C's name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from functools import wraps
 from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
+from cudnnlite import enums
+from cudnnlite._raw import types
+from cudnnlite._raw.enums import C_MEMBERS
+from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.arguments import shown
 from cudnnlite.other_libraries import attribute_hint, keyword_hint
 
@@ -31,10 +35,28 @@ def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> st
     `elsewhere` are the names of other libraries.
     """
     text = f"{kind.__name__!r} object has no attribute {name!r}"
-    hint = attribute_hint(elsewhere, name)
+    hint = attribute_hint(elsewhere, name) or c_name_hint(name)
     if hint or name.startswith("_"):
         return text + hint
     return text + meant(name, (own for own in dir(kind) if not own.startswith("_")))
+
+
+def c_name_hint(name: str) -> str:
+    """Return where a C function, or a constant of the headers, is; empty for any other name."""
+    if name in FUNCTIONS:
+        return f"; Handle.api has it: handle.api.{name}"
+    if name.startswith("cudnn"):
+        return meant_c_function(name, FUNCTIONS)
+    if not name.startswith("CUDNN_"):
+        return ""
+    if hasattr(types, name):
+        return f"; it is dnn.raw.types.{name}"
+    for kind in C_MEMBERS:
+        member = enums.members_by_c_name(kind).get(name.upper())
+        if member is not None:
+            module = "dnn" if kind.__name__ in enums.__all__ else "dnn.raw.enums"
+            return f"; it is {module}.{kind.__name__}.{member.name}"
+    return meant(name, (c_name for c_names in C_MEMBERS.values() for c_name in c_names))
 
 
 def meant_c_function(name: str, functions: Iterable[str]) -> str:
@@ -95,7 +117,7 @@ def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
     module_names = inspect.unwrap(function).__globals__
     hints = []
     for argument, parameter in parameters.items():
-        for kind in re.findall(r"\w+Spec\b", str(parameter.annotation)):
+        for kind in re.findall(r"\w+(?:Spec|Policy)\b", str(parameter.annotation)):
             spec = module_names.get(kind)
             if spec and name in inspect.signature(spec).parameters:
                 example = f"{argument}=dnn.{kind}({name}={shown(value)})"
@@ -108,8 +130,20 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
     raise TypeError(f"{function.__qualname__}() {why_unknown(function, unknown)}") from None
 
 
+def _missing_hint(signature: inspect.Signature, message: str) -> str:
+    """Return the required arguments, for a message about a missing one; empty for any other."""
+    if "missing" not in message:
+        return ""
+    required = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and name != "self"
+    ]
+    return f"; needed in this order: {', '.join(required)}"
+
+
 def suggest_keywords(function: FunctionT) -> FunctionT:
-    """Decorate a function: the TypeError for an unknown keyword gets a hint.
+    """Decorate a function: the TypeError for an unknown or a missing argument gets a hint.
 
     A function with ``**unknown`` calls `refuse_unknown` itself and needs no wrapper, which would
     cost time at each call.  ``**unknown`` is left out of its signature, because everything in it is
@@ -136,8 +170,10 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
         except TypeError as error:
             # With a frame behind this one the function was entered: the error is its own.
             was_entered = error.__traceback__ is not None and error.__traceback__.tb_next
-            if was_entered or not why_unknown(function, options):
+            if was_entered:
                 raise
-            refuse_unknown(function, options)
+            if why_unknown(function, options):
+                refuse_unknown(function, options)
+            raise TypeError(f"{error}{_missing_hint(signature, str(error))}") from None
 
     return suggesting  # type: ignore[return-value]

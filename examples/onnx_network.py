@@ -2,11 +2,15 @@
 
     network = Network(handle, "model.onnx", batch=8)
     results = network(image=images)
+    print(network)  # a line for each call: layer, operation, what was chosen
+
+On the command line, `python onnx_network.py model.onnx --batch 8` runs it on random numbers.
 
 Normalisations are folded into convolutions, convolutions are fused, and memory is reused.  The
 table at the end names the method for each operation.
 """
 
+import argparse
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -43,7 +47,18 @@ class Step:
     run: Any
     reads: list
     writes: list
-    flops: int
+    problem: Any = None  # what cuDNN is asked; None of copies
+    choice: Any = None  # the engine or algorithm; None if cuDNN has one way, or the call chooses
+
+    @property
+    def flops(self):
+        return self.problem.flops if self.problem else 0
+
+    @property
+    def cells(self):
+        """The line of a table."""
+        choice = str(self.choice or "-").splitlines()[0]
+        return self.name, self.kind, f"{self.flops / 1e9:.3g}", choice
 
     @property
     def elements(self):
@@ -208,6 +223,22 @@ class Network(ExitStack):
         for step in self.steps:
             step.run()
 
+    def __str__(self):
+        rows = [("layer", "operation", "GFLOP", "chosen"), *(step.cells for step in self.steps)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for layer, kind, gflop, choice in rows:
+            lines.append(f"{layer:{widths[0]}}  {kind:{widths[1]}}  {gflop:>{widths[2]}}  {choice}")
+        return "\n".join(lines)
+
+    def problem_list(self):
+        """Return what the network asks cuDNN, with the layers' names: what the tuner takes."""
+        problems = dnn.ProblemList()
+        for step in self.steps:
+            if step.problem is not None:
+                problems.add(step.problem, step.name)
+        return problems
+
     def __call__(self, **arrays):
         for name, array in arrays.items():
             self.inputs[name].copy_from(np.asarray(array, self.dtype))
@@ -299,8 +330,8 @@ class Network(ExitStack):
 
     # ---------------------------------------------------------------- calls
 
-    def step(self, node, run, reads, writes, flops=0):
-        self.steps.append(Step(node.name, node.op_type, run, reads, writes, flops))
+    def step(self, node, run, reads, writes, problem=None, choice=None):
+        self.steps.append(Step(node.name, node.op_type, run, reads, writes, problem, choice))
         return writes[0]
 
     def call(self, node, function, reads, *options, y=None, **keywords):
@@ -320,7 +351,7 @@ class Network(ExitStack):
         # A call of the plan has the arrays among the keywords too.
         reads += [array for array in keywords.values() if isinstance(array, dnn.DeviceArray)]
         run = partial(self.enter_context(plan), *reads, out=y)
-        return self.step(node, run, reads, [y], plan.problem.flops)
+        return self.step(node, run, reads, [y], plan.problem, plan.choice)
 
     def convolve(self, node, x, w, bias, conv):
         """Add a convolution, fused with the nodes after it that its kernel can do.
@@ -564,17 +595,19 @@ class Network(ExitStack):
         state_count = 2 if node.op_type == "LSTM" else 1
         last_states = [self.new(state_shape) for _ in range(state_count)]
         writes = [y, *last_states]
+        lengths = problem.data.lengths
         run = partial(
             dnn.rnn_forward,
             self.handle,
             spec,
             weights,
             *reads,
-            lengths=problem.data.lengths,
+            lengths=lengths,
             out=tuple(writes),
         )
         arrays = [array for array in reads if array is not None]
-        self.step(node, run, arrays, writes, problem.flops)
+        problem = dnn.rnn_forward.problem(spec, weights, *reads, lengths=lengths)
+        self.step(node, run, arrays, writes, problem)
         # ONNX has the directions before the batch.
         shape = (steps, directions, batch, hidden)
         strides = (batch * directions * hidden, hidden, directions * hidden, 1)
@@ -621,3 +654,36 @@ METHODS = {
     Network.concat: "Concat",
 }
 OPERATIONS = {kind: method for method, kinds in METHODS.items() for kind in kinds.split()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="an ONNX file")
+    parser.add_argument("--batch", type=int, default=1, help="the size of axes left open")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "float16", "float64"))
+    parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
+    parser.add_argument(
+        "--problems", metavar="FILE", help="save what cudnnlite autotune --problems FILE tunes"
+    )
+    options = parser.parse_args()
+    with (
+        dnn.Handle() as handle,
+        Network(
+            handle,
+            options.model,
+            batch=options.batch,
+            dtype=options.dtype,
+            layout=options.layout,
+        ) as network,
+    ):
+        print(network)
+        rng = np.random.default_rng(0)
+        inputs = {name: rng.standard_normal(x.shape) for name, x in network.inputs.items()}
+        for name, values in network(**inputs).items():
+            print(f"{name}: {values.shape}, mean {values.mean():.6g}")
+        if options.problems:
+            network.problem_list().save(options.problems)
+
+
+if __name__ == "__main__":
+    main()

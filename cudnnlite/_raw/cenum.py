@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import sys
 from typing import Any
 
 from cudnnlite.arguments import shown
@@ -15,13 +16,15 @@ class CEnum(enum.IntEnum):
     """A C enumeration, open to values that a newer cuDNN may return.
 
     An unknown integer becomes a pseudo-member named ``UNKNOWN_17``: equal to the integer, the same
-    object for every look-up, and absent from iteration.  Anything but an integer raises ValueError,
-    as in any enumeration.  An integer of more than 32 bits, which C would truncate, raises an
-    `ArgumentError`.
+    object for every look-up, and absent from iteration.  An integer of more than 32 bits, which C
+    would truncate, raises an `ArgumentError`.  The name of a member in C, in any case, becomes the
+    member.  Anything else raises ValueError, as in any enumeration.
     """
 
     @classmethod
     def _missing_(cls, value: object) -> CEnum | None:
+        if isinstance(value, str):
+            return cls._member_of_c_name(value)
         if not isinstance(value, int):
             return None
         # ctypes would truncate a larger integer, perhaps to the value of another member.
@@ -33,6 +36,17 @@ class CEnum(enum.IntEnum):
         # setdefault is atomic, so that two threads with one new value get the same object.
         members: dict[int, Any] = cls._value2member_map_
         return members.setdefault(member._value_, member)  # type: ignore[no-any-return]
+
+    @classmethod
+    def _member_of_c_name(cls, c_name: str) -> CEnum | None:
+        """Return the member with a name in C; None if there is none."""
+        # The generated module that an enumeration is defined in has its names in C, too.
+        names_of_module = getattr(sys.modules[cls.__module__], "C_MEMBERS", {})
+        c_names = names_of_module.get(cls, ())
+        for name, member in zip(c_names, cls.__members__.values(), strict=False):
+            if name.upper() == c_name.upper():
+                return member
+        return None
 
     def __reduce_ex__(self, protocol: object) -> tuple[type[CEnum], tuple[int]]:
         # By value: Python 3.11 pickles by name, and has no pseudo-member under its name.

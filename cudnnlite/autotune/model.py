@@ -28,15 +28,18 @@ from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.roofline import Peaks
+from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user
 
 __all__ = ["ModelTuning", "tune_model"]
 
 
+@suggest_keywords
 def tune_model(
     problems: ProblemList | Iterable[Problem | ListedProblem] | str | os.PathLike[str],
     *,
+    batch: int | None = None,
     device: Any = None,
     cache: TuningCache | str | os.PathLike[str] | None = None,
     policy: TuningPolicy | None = None,
@@ -55,6 +58,8 @@ def tune_model(
         The ProblemList of `problems_from_onnx` or `record_problems`, the path of a saved one, which
         ends in .json, the path of an ONNX file, or any iterable of problems.  Equal problems are
         merged and counted.
+    batch : int, optional
+        The size of the batch that an ONNX file leaves open, as in `problems_from_onnx`.
     device : str, int, device object or Handle, optional
         As in `Handle`.  "cuda" means all GPUs of the same kind as GPU 0; "cuda:1" means GPU 1 only.
         None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  With a handle this process
@@ -137,7 +142,7 @@ def tune_model(
     facts: dict[str, Any] = {}
     if isinstance(problems, (str, os.PathLike)):
         facts["model"] = os.path.basename(problems)
-    items, skipped, notes = _list_problems(problems)
+    items, skipped, notes = _list_problems(problems, batch)
     if not items:
         warn_user(f"there is no problem to tune{_why_skipped(skipped)}", TuningWarning)
     with ExitStack() as stack:
@@ -229,14 +234,16 @@ def _facts_of(run: TuningRun, peaks: Peaks | None) -> dict[str, Any]:
 
 
 def _list_problems(
-    problems: Any,
+    problems: Any, batch: int | None
 ) -> tuple[tuple[ListedProblem, ...], tuple[SkippedNode, ...], tuple[str, ...]]:
     """Return the distinct problems, the skipped nodes, and the notes.
 
     ArgumentError if a problem cannot be tuned.
     """
     if isinstance(problems, (str, os.PathLike)):
-        problems = _load_problems(path_of(problems, "problems"))
+        problems = _load_problems(path_of(problems, "problems"), batch)
+    elif batch is not None:
+        raise _batch_error(batch)
     skipped = tuple(getattr(problems, "skipped", ()))
     notes = tuple(getattr(problems, "notes", ()))
     # The ProblemList of a program may have problems for which cuDNN has no choice of algorithms:
@@ -254,11 +261,13 @@ def _list_problems(
     return tuple(distinct), skipped, notes
 
 
-def _load_problems(path: Path) -> ProblemList:
+def _load_problems(path: Path, batch: int | None) -> ProblemList:
     """Load a saved list, or the problems of an ONNX file."""
-    if path.suffix == ".json":
-        return ProblemList.load(path)
-    return problems_from_onnx(path)
+    if path.suffix != ".json":
+        return problems_from_onnx(path, batch=batch)
+    if batch is not None:
+        raise _batch_error(batch)
+    return ProblemList.load(path)
 
 
 def _is_tunable(item: ListedProblem) -> bool:
@@ -279,8 +288,15 @@ def _why_skipped(skipped: Sequence[SkippedNode]) -> str:
     if len(skipped) > 1:
         why += f" and {len(skipped) - 1} more"
     if skipped[0].open_axes:  # The model does not say the sizes of these axes.
-        why += "; give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list"
+        why += "; give the sizes: batch= for an open batch, or problems_from_onnx(..., shapes=)"
     return why
+
+
+def _batch_error(batch: object) -> ArgumentError:
+    return ArgumentError(
+        f"batch={shown(batch)} with problems that have their sizes; "
+        "allowed: with the path of an ONNX file"
+    )
 
 
 def _check_options(

@@ -48,6 +48,7 @@ from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.database import dtype_of, find_choice
 from cudnnlite.search.race import Race
+from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
@@ -567,6 +568,7 @@ class Tuner(Closable):
 
 
 @contextmanager
+@suggest_keywords
 def autotuned(
     handle: Handle,
     *,

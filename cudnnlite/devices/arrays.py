@@ -34,6 +34,7 @@ from cudnnlite.devices.indexing import (
     rows_of,
     transposed,
 )
+from cudnnlite.devices.refused_operators import RefusedOperators
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
@@ -46,7 +47,7 @@ Array = np.ndarray[Any, Any]
 ArrayT = TypeVar("ArrayT", bound="DeviceArray")
 
 
-class DeviceArray(NonCopyable):
+class DeviceArray(RefusedOperators, NonCopyable):
     """An array in device memory.
 
     Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed,
@@ -55,7 +56,8 @@ class DeviceArray(NonCopyable):
 
     ``x[...]`` with integers, slices of positive steps and ``...`` is a view: the same memory,
     without a copy.  An array keeps one axis at least: a single value has shape ``(1,)``.  There is
-    no arithmetic: that is CuPy's, PyTorch's and NumPy's.
+    no arithmetic: that is CuPy's, PyTorch's and NumPy's.  An array has no truth value, and is equal
+    to itself alone: ``if x`` and ``x == y`` raise ArrayTypeError, ``x.numpy()`` has the values.
 
     Attributes
     ----------
@@ -470,6 +472,11 @@ class DeviceArray(NonCopyable):
             if isinstance(own, property):  # it raised AttributeError itself, and says why again
                 return own.fget(self)  # type: ignore[misc]
             raise AttributeError(missing_attribute(DeviceArray, name, ARRAY))
+
+    def __str__(self) -> str:
+        if self._owner is None:
+            return repr(self)
+        return f"{repr(self)[:-1]}; its numpy() has the values>"
 
     def __repr__(self) -> str:
         state = "closed " if self._owner is None else ""

@@ -242,7 +242,7 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     is_channels_last = _has_channels_last(x)
     if "idxdesc" in dict(node.writes) and not is_channels_last:
         return "cuDNN 9.19 writes no indices of maxima with channels first; give channels last"
-    if is_channels_last and x.dtype == DataType.BFLOAT16:
+    if node.kind == "RESAMPLE_FWD" and is_channels_last and x.dtype == DataType.BFLOAT16:
         return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
     attributes = dict(node.attributes)
     reads_maxima = attributes.get("mode") == "MAXPOOL" and "xdesc" in dict(node.reads)

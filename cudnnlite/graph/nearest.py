@@ -221,7 +221,8 @@ def _with_other_types(graph: GraphData) -> Iterator[Change]:
         graph = _in_float32(graph)
         memory = {number: graph.tensors[number] for number in memory}
         first = memory[inputs[0]]
-        yield Change(f"with {_names(memory.values())} as {type_name(DataType.FLOAT)}", graph)
+        description = f"with {_names(memory.values())} as {type_name(DataType.FLOAT)}"
+        yield Change(f"{description}, as handle.array(values, dtype='float32') makes them", graph)
     same = [number for number, record in memory.items() if record.dtype == first.dtype]
     for dtype in _OTHER_TYPES[first.dtype]:
         yield from _with_type(graph, same, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,6 +11,14 @@ from cudnnlite.dtypes import readable
 from cudnnlite.errors import ArgumentError, CudnnliteError
 
 Array = np.ndarray[Any, Any]
+
+
+@runtime_checkable
+class HasStateDict(Protocol):
+    """A `torch.nn.Module`."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the tensors by name."""
 
 
 def host_array(value: Any, what: str = "values") -> Array:
@@ -38,6 +46,14 @@ def host_array_of_shape(what: str, value: Any, shape: tuple[int, ...]) -> Array:
     if array.shape != shape:
         raise ArgumentError(f"{what} has shape {array.shape}; needed: {shape}")
     return array
+
+
+def state_dict_of(state_dict: Mapping[str, Any] | HasStateDict) -> Mapping[str, Any]:
+    """Return a `state_dict`, or that of a module; ArgumentError if it is neither."""
+    if isinstance(state_dict, HasStateDict):
+        state_dict = state_dict.state_dict()
+    check_mapping(state_dict, "state_dict")
+    return state_dict
 
 
 def check_mapping(mapping: Any, argument: str) -> None:

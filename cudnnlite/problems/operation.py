@@ -283,11 +283,11 @@ class Operation:
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
         """Raise ArgumentError if an operand has a data type that the operation does not take.
 
-        Unless data types may be mixed, all operands must have that of the first.
+        Unless data types may be mixed, all operands must have the same.
         """
-        first = next(iter(specs.values())).dtype
+        common = common_dtype(specs)
         for name, spec in specs.items():
-            allowed: tuple[DataType, ...] = (first,)
+            allowed: tuple[DataType, ...] = (common,)
             if self.mixed or spec.dtype not in self.dtypes:
                 allowed = self.dtypes
             if allowed and spec.dtype not in allowed:
@@ -295,7 +295,24 @@ class Operation:
                 verb = "needed" if len(allowed) == 1 else "allowed"
                 raise ArgumentError(
                     f"{self.argument(name)} is {dtype_name(spec.dtype)}; {verb}: {names}"
+                    f"{float64_hint(spec.dtype, allowed[0])}"
                 )
+
+
+def common_dtype(specs: Mapping[str, Any]) -> DataType:
+    """Return the data type that all operands should have: that of the first without float64.
+
+    float64 is NumPy's default, so that it is the stray one where data types differ.
+    """
+    dtypes: list[DataType] = [spec.dtype for spec in specs.values()]
+    return next((dtype for dtype in dtypes if dtype != DataType.DOUBLE), dtypes[0])
+
+
+def float64_hint(dtype: DataType, needed: DataType) -> str:
+    """Return how an array becomes of another data type than float64; empty if it is not that."""
+    if dtype != DataType.DOUBLE:
+        return ""
+    return f"; handle.array(values, dtype={dtype_name(needed)!r}) makes an array of it"
 
 
 def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:

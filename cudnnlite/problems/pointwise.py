@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import FLOATS, Operation
+from cudnnlite.problems.operation import FLOATS, Operation, common_dtype, float64_hint
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
@@ -21,9 +21,13 @@ def _check_broadcast(
     sizes = zip(small.shape, large.shape, strict=False)
     is_broadcastable = all(small_size in (1, size) for small_size, size in sizes)
     if small.rank != large.rank or not is_broadcastable:
+        hint = ""
+        if small.rank == 1 and small.shape == large.shape[1:2]:
+            axes = ", ".join(["1", "-1", *["1"] * (large.rank - 2)])
+            hint = f"; {name}.reshape({axes}) has a value for each channel"
         raise ArgumentError(
             f"{name} has shape {small.shape}; each size must be 1, "
-            f"or that of {large_name}, {large.shape}"
+            f"or that of {large_name}, {large.shape}{hint}"
         )
     return large
 
@@ -51,7 +55,7 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
 
     The result of int8 operands may be float32.
     """
-    dtype = specs["a"].dtype
+    dtype = common_dtype(specs)
     for name, spec in specs.items():
         argument, allowed = name, [dtype]
         if name == "c":
@@ -60,7 +64,10 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
                 allowed.append(DataType.FLOAT)
         if spec.dtype not in allowed:
             needed = ", ".join(map(dtype_name, allowed))
-            raise ArgumentError(f"{argument} is {dtype_name(spec.dtype)}; needed: {needed}")
+            raise ArgumentError(
+                f"{argument} is {dtype_name(spec.dtype)}; needed: {needed}"
+                f"{float64_hint(spec.dtype, dtype)}"
+            )
 
 
 ADD = Operation(

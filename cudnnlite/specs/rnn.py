@@ -24,6 +24,7 @@ from cudnnlite.enums import (
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec, display_value
 from cudnnlite.specs.layers import parse_probability
+from cudnnlite.warn import warn_user
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
 GATES = {
@@ -159,8 +160,8 @@ class RNNSpec(FrozenSpec):
     def from_torch(cls, module: Any, **options: Any) -> RNNSpec:
         """Return the spec of a `torch.nn.LSTM`, `GRU` or `RNN`.
 
-        Its ``batch_first`` is no part of a network here: a call has ``layout="batch_major"`` for
-        it.
+        Its ``batch_first`` is no part of a network here, and a warning says so: a call has
+        ``layout="batch_major"`` for it.
 
         Parameters
         ----------
@@ -192,9 +193,17 @@ class RNNSpec(FrozenSpec):
                 f"module of type {type(module).__name__} is no torch.nn.LSTM, GRU or RNN: {error}"
             ) from None
         try:
-            return cls(**fields | options)
+            spec = cls(**fields | options)
         except TypeError as error:
             raise ArgumentError(f"options={shown(options)}: {error}") from None
+        if getattr(module, "batch_first", False):
+            warn_user(
+                "the module has batch_first=True, which no RNNSpec holds: give layout='batch_major' "
+                "to each call, as in dnn.rnn_forward(handle, spec, weights, x, "
+                "layout='batch_major')",
+                UserWarning,
+            )
+        return spec
 
     def _check_combination(self) -> None:
         if self.projection_size is not None:

@@ -140,7 +140,7 @@ def test_tuning_a_model_of_open_sizes_says_what_gives_them(tmp_path):
     )
     with pytest.warns(
         dnn.TuningWarning,
-        match="give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list$",
+        match=r"give the sizes: batch= for an open batch, or problems_from_onnx\(\.\.\., shapes=\)$",
     ):
         tuning = dnn.tune_model(path, device="emulated", cache=":memory:")
     assert [node.name for node in tuning.skipped] == ["conv"]

@@ -362,7 +362,8 @@ def test_lists_keep_counts_names_and_what_was_skipped(one_gpu, path):
     )
     with pytest.warns(
         dnn.TuningWarning,
-        match=r"and 1 more; give the sizes to problems_from_onnx, with batch= or shapes=, and pass its list$",
+        match=r"and 1 more; give the sizes: batch= for an open batch, or problems_from_onnx\(\.\.\., "
+        r"shapes=\)$",
     ):
         tune_model(problems, cache=path)
     saved = ProblemList([problem(4)])
@@ -394,6 +395,36 @@ def test_a_model_file_is_read(one_gpu, path, tmp_path):
         tune_model(tmp_path / "absent.onnx", cache=path)
 
 
+def test_an_open_batch_is_an_argument(one_gpu, path, tmp_path):
+    onnx_models = pytest.importorskip("onnx_models", reason="onnx is not installed")
+    import onnx
+
+    file = tmp_path / "model.onnx"
+    image = ("N", *onnx_models.IMAGE[1:])
+    onnx_model = onnx_models.model(
+        [onnx_models.conv()], {"x": image}, [onnx_models.absent("w", onnx_models.FILTER)]
+    )
+    onnx.save(onnx_model, file)
+    with pytest.warns(dnn.TuningWarning, match="batch= for an open batch"):
+        assert tune_model(file, cache=path).tunings == ()
+    (tuned,) = tune_model(file, batch=3, cache=path).tunings
+    assert tuned.problem.x.shape == (3, *onnx_models.IMAGE[1:])
+    with pytest.raises(dnn.ArgumentError, match="batch=0"):
+        tune_model(file, batch=0, cache=path)
+
+
+@pytest.mark.parametrize("option", ["workspace_limit", "deterministic"])
+def test_an_option_of_the_policy_is_told_where_it_belongs(option):
+    hint = rf"field of policy: policy=dnn\.TuningPolicy\({option}=True\)"
+    with pytest.raises(TypeError, match=rf"^tune_model\(\) got .*'{option}'; it is a {hint}"):
+        tune_model([], **{option: True})
+    with (
+        dnn.Handle(device="emulated") as handle,
+        pytest.raises(TypeError, match=rf"^autotuned\(\) got .*'{option}'; it is a {hint}"),
+    ):
+        dnn.autotuned(handle, **{option: True})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -410,6 +441,8 @@ def test_a_model_file_is_read(one_gpu, path, tmp_path):
         ({"workers": True}, "workers=True"),
         ({"workers": 1.5}, "workers=1.5"),
         ({"workers": 2, "executor": Queued()}, "workers=2"),
+        ({"batch": 4}, "batch=4 with problems that have their sizes"),
+        ({"batch": 4, "problems": "saved.json"}, "batch=4 with problems that have their sizes"),
         ({"progress": 7}, "progress=7"),
         ({"device": "gpu"}, "device='gpu'"),
         ({"device": True}, "device=True"),

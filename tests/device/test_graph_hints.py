@@ -89,7 +89,8 @@ def gradients_without_a_bias() -> dnn.Graph:
 
 
 HINTS = {
-    wide_product: "served with a, b, y as float32",
+    wide_product: "served with a, b, y as float32, as handle.array(values, dtype='float32') "
+    "makes them",
     product_of_four_axes: "served with all but two axes as one",
     sum_in_float16: "served with y as float32",
     choice_behind_a_product: "served without CMP_GT, ABS, BINARY_SELECT",

@@ -3,10 +3,12 @@
 Names of layouts, gradients of states alone, packing, and specs for other libraries' networks.
 """
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tolerances import assert_close
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, RNNSpec
@@ -190,7 +192,6 @@ def test_specs_of_pytorch():
         proj_size=2,
         dropout=0.25,
         dtype=torch.float64,
-        batch_first=True,
     )
     expected = RNNSpec(
         "lstm", 3, 4, 2, True, projection_size=2, dropout=0.25, dtype="float64", math_type="fma"
@@ -205,6 +206,70 @@ def test_specs_of_pytorch():
     ):
         with pytest.raises(ArgumentError):
             RNNSpec.from_torch(module, **options)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_module_that_has_the_batch_first_is_warned_about(batch_first):
+    module = SimpleNamespace(
+        mode="GRU",
+        input_size=3,
+        hidden_size=4,
+        num_layers=1,
+        bidirectional=False,
+        bias=True,
+        proj_size=0,
+        dropout=0.0,
+        weight_ih_l0=np.zeros((12, 3), np.float32),
+        batch_first=batch_first,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert RNNSpec.from_torch(module) == RNNSpec("gru", 3, 4)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == batch_first
+    assert all("batch_first=True" in text and "layout='batch_major'" in text for text in texts)
+    assert all(warning.filename == __file__ for warning in caught)
+
+
+def test_a_module_with_the_batch_first_computes_the_same(handle):
+    torch = pytest.importorskip("torch")
+    module = torch.nn.LSTM(3, 4, 2, batch_first=True, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="batch_major"):
+        spec = RNNSpec.from_torch(module)
+    weights = dnn.RNNWeights.from_torch(handle, spec, module)
+    x = np.random.default_rng(0).standard_normal((2, 5, 3))
+    y, hy, cy = dnn.rnn_forward(handle, spec, weights, handle.array(x), layout="batch_major")
+    with torch.no_grad():
+        expected, (h, c) = module(torch.from_numpy(x))
+    for array, reference in ((y, expected), (hy, h), (cy, c)):
+        assert_close(array.numpy(), reference.numpy(), 1e-12)
+
+
+def test_a_module_stands_for_its_state_dict(handle):
+    weights = weights_of(handle, LSTM)
+    module = SimpleNamespace(state_dict=weights.to_torch)
+    again = dnn.RNNWeights.from_torch(handle, LSTM, module)
+    for name, array in weights.items():
+        np.testing.assert_array_equal(again[name].numpy(), array.numpy())
+    model = {f"encoder.{name}": array for name, array in weights.to_torch().items()}
+    again = dnn.RNNWeights.from_torch(
+        handle, LSTM, SimpleNamespace(state_dict=lambda: model), prefix="encoder."
+    )
+    assert again["layer0.forward.input.g"].numpy().any()
+    spec = dnn.AttentionSpec(
+        2, 6, q_proj_size=3, k_proj_size=3, v_proj_size=3, o_proj_size=6, bias=True
+    )
+    attention = dnn.AttentionWeights(handle, spec)
+    attention["bo"] = random(0, 6)
+    module = SimpleNamespace(state_dict=attention.to_torch)
+    again = dnn.AttentionWeights.from_torch(handle, spec, module)
+    np.testing.assert_array_equal(again["bo"].numpy(), random(0, 6))
+
+
+@pytest.mark.parametrize("state_dict", [object(), 3, None, [], SimpleNamespace(state_dict=list)])
+def test_what_is_neither_a_module_nor_a_mapping_is_refused(handle, state_dict):
+    with pytest.raises(ArgumentError, match=r"state_dict of type .* is no mapping"):
+        dnn.RNNWeights.from_torch(handle, LSTM, state_dict)
 
 
 def test_a_dtype_of_out_that_does_not_fit_is_named(handle):

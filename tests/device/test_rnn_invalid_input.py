@@ -1178,7 +1178,7 @@ def test_operands_closed_before_the_backward_passes(bench: Bench, name: str) -> 
     network = Network(bench.handle)
     trained = network.run(training=True)
     dy = bench.handle.array(trained.y.numpy())
-    owner = {"y": trained.y, "reserve": trained.reserve}.get(name) or getattr(network, name)
+    owner = getattr(trained if name in ("y", "reserve") else network, name)
     if name == "x":  # only the gradients of the weights need it
         dnn.rnn_backward_data(bench.handle, trained.reserve, dy)
         owner.close()

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import operator
 import pickle
+import re
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ArrayTypeError, ClosedError, DeviceArray, TensorSpec
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.other_libraries import OPERATORS
 
 DTYPES = [
     "float32",
@@ -595,3 +598,84 @@ def test_the_emulated_device_has_no_cuda_array_interface(own_handle):
 def test_type_of_what_is_made(own_handle):
     assert type(own_handle.empty((1,))) is DeviceArray
     assert not own_handle.empty((1,)).readonly
+
+
+# ---------------------------------------------------------------- truth, equality, operators
+
+
+@pytest.mark.parametrize("values", [[0.0], [1.0, 2.0]])
+def test_it_has_no_truth_value(own_handle, values):
+    array = own_handle.array(values, dtype="float32")
+    for ask in (bool, lambda a: a or None, lambda a: not a, lambda a: any([a])):
+        with pytest.raises(ArrayTypeError, match=r"no truth value; x\.numpy\(\) .*`x is None`"):
+            ask(array)
+
+
+@pytest.mark.parametrize(
+    "make_other",
+    [
+        lambda array: array.copy(),
+        lambda array: array[:],
+        lambda array: array.numpy(),
+        lambda array: Exporter(array),
+        lambda array: 1,
+        lambda array: np.float32(1),
+    ],
+)
+def test_it_is_not_compared_with_arrays_and_numbers(own_handle, make_other):
+    array = own_handle.array(counting((2, 3)))
+    other = make_other(array)
+    for compare in (operator.eq, operator.ne):
+        with pytest.raises(ArrayTypeError, match=r"compared with ==; x\.numpy\(\)"):
+            compare(array, other)
+        with pytest.raises(ArrayTypeError, match=r"x\.numpy\(\)|call its numpy\(\)"):
+            compare(other, array)
+
+
+def test_it_is_equal_to_itself_and_its_hash_is_its_own(own_handle):
+    first, second = (own_handle.array(counting((2, 3))) for _ in range(2))
+    assert first == first  # noqa: PLR0124
+    assert (first != first) is False  # noqa: PLR0124
+    assert {first: 1, second: 2}[second] == 2
+    assert first in [first, second]
+    for nothing in (None, "text", (2, 3), object()):
+        assert first != nothing
+    with pytest.raises(ArrayTypeError, match="not compared"):
+        assert 3.0 in first
+
+
+OPERATIONS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "@": operator.matmul,
+    "**": operator.pow,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@pytest.mark.parametrize("symbol", OPERATIONS)
+def test_an_operator_names_what_computes_it(own_handle, symbol):
+    array = own_handle.array(counting((2, 3)))
+    for operands in ((array, array), (array, 1), (array, array.numpy())):
+        with pytest.raises(TypeError, match=rf"no operator {re.escape(symbol)}; ") as caught:
+            OPERATIONS[symbol](*operands)
+        assert str(caught.value).endswith(OPERATORS[symbol])
+    with pytest.raises(TypeError, match="no operator"):
+        OPERATIONS[symbol](1, array)
+
+
+def test_a_sign_is_an_operator_too(own_handle):
+    with pytest.raises(TypeError, match=r"no operator -x; dnn\.scale_tensor"):
+        _ = -own_handle.array(counting((2, 3)))
+
+
+def test_it_prints_where_its_values_are(own_handle):
+    array = own_handle.empty((2, 3))
+    assert str(array) == f"{repr(array)[:-1]}; its numpy() has the values>"
+    array.close()
+    assert str(array) == repr(array)

@@ -62,6 +62,12 @@ def test_the_table_of_an_enum_is_the_enum(name):
     assert all(len(cells) == 4 and cells[3] for cells in table)  # each with its meaning
 
 
+@pytest.mark.parametrize("name", PUBLIC_ENUMS)
+def test_the_page_of_enums_has_or_links_each(name):
+    page = (PAGES / "enums.md").read_text(encoding="utf-8")
+    assert f"\n## {name}\n" in page or f"[{name}](layers.md#{name.lower()})" in page
+
+
 def test_older_names_of_statuses_are_there():
     aliases = {
         name: int(member) for name, member in dnn.Status.__members__.items() if name != member.name

@@ -86,9 +86,7 @@ def test_the_images_tell_the_layout_of_maxima(case: str, plain_ones: bool) -> No
 def test_bfloat16_with_channels_last(case: str) -> None:
     mode = "AVGPOOL_EXCLUDE_PADDING"
     assert why_wrong(gradient(mode, case, "NCHW", dtype="bfloat16")) is None
-    last = why_wrong(gradient(mode, case, "NHWC", dtype="bfloat16"))
-    assert last is not None
-    assert "bfloat16 with channels last" in last
+    assert why_wrong(gradient(mode, case, "NHWC", dtype="bfloat16")) is None
 
 
 def test_images_of_one_pixel_on_both_sides() -> None:

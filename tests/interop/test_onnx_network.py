@@ -430,6 +430,47 @@ def test_normalisation_bias_addition_and_relu_are_no_steps_of_their_own(network_
     assert network.steps[0].flops == 2 * 2 * 8 * 11 * 9 * 6 * 9
 
 
+@pytest.mark.parametrize("name", ["conv-residual", "inception", "gru", "lenet"])
+def test_its_problems_have_the_names_of_layers(name: str, network_of: Any) -> None:
+    network = network_of(made(name), layout="NHWC" if name == "conv-residual" else "NCHW")
+    with dnn.record_problems() as recorded:
+        network.run()
+    listed = network.problem_list()
+    counts = {item.problem: item.count for item in recorded}
+    copies = {problem for problem in counts if problem.operation.function == "cudnnTransformTensor"}
+    assert {item.problem: item.count for item in listed} == {
+        problem: count for problem, count in counts.items() if problem not in copies
+    }
+    names = [one for item in listed for one in item.names]
+    assert sorted(names) == sorted(step.name for step in network.steps if step.kind != "Copy")
+
+
+def test_it_prints_as_a_table(network_of: Any) -> None:
+    network = network_of(made("lenet"))
+    heading, *lines = str(network).splitlines()
+    assert heading.split() == ["layer", "operation", "GFLOP", "chosen"]
+    assert len(lines) == len(network.steps)
+    for line, step in zip(lines, network.steps, strict=True):
+        assert line.split()[:2] == [step.name, step.kind]
+        is_chosen = line.split()[3] != "-"
+        assert is_chosen == (step.kind in ("Conv", "Gemm", "MatMul"))
+
+
+def test_the_program_runs_a_file(
+    handle: dnn.Handle, tmp_path: Path, examples: Any, capsys: Any, monkeypatch: Any
+) -> None:
+    proto, file = made("lenet"), tmp_path / "model.onnx"
+    onnx.save(proto, file)
+    monkeypatch.setenv("CUDNNLITE_DEVICE", handle.device.kind)
+    saved = tmp_path / "problems.json"
+    monkeypatch.setattr(sys, "argv", ["onnx_network.py", str(file), "--problems", str(saved)])
+    examples.main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("layer ")
+    assert "y: (" in printed
+    assert dnn.ProblemList.load(saved)[0].names
+
+
 def test_branches_are_written_where_a_concat_wants_them(network_of: Any) -> None:
     network = network_of(made("inception"))
     assert [step.kind for step in network.steps] == [

@@ -41,6 +41,32 @@ CASES: dict[str, Case] = {
         lambda h: dnn.batch_normalization_inference(h, *[h.empty((6,))] * 5),
         r"^x=TensorSpec.*rank 3, 4 or 5",
     ),
+    "a bias of one axis to add": (
+        lambda h: dnn.add_tensor(h, h.empty((3,)), h.empty((2, 3, 4, 5))),
+        r"^a has shape \(3,\); .*; a\.reshape\(1, -1, 1, 1\) has a value for each channel$",
+    ),
+    "a bias of one axis for volumes": (
+        lambda h: dnn.op_tensor(h, h.empty((2, 3, 4, 5, 6)), h.empty((3,)), "add"),
+        r"^b has shape \(3,\); .*; b\.reshape\(1, -1, 1, 1, 1\) has a value for each channel$",
+    ),
+    "an array of one axis that is no bias": (
+        lambda h: dnn.add_tensor(h, h.empty((5,)), h.empty((2, 3, 4, 5))),
+        r"^a has shape \(5,\); .*, \(2, 3, 4, 5\)$",
+    ),
+    "NumPy's default data type to add": (
+        lambda h: dnn.add_tensor(h, h.array(np.ones((1, 3))), h.empty((2, 3))),
+        r"^a is float64; needed: float32; handle\.array\(values, dtype='float32'\)",
+    ),
+    "NumPy's default data type as the first of two": (
+        lambda h: dnn.op_tensor(h, h.array(np.ones((1, 3))), h.empty((1, 3), "float16"), "mul"),
+        r"^a is float64; needed: float16; handle\.array\(values, dtype='float16'\)",
+    ),
+    "NumPy's default data type as an output": (
+        lambda h: dnn.activation_forward(
+            h, h.zeros((2, 3)), "relu", out=h.empty((2, 3), "float64")
+        ),
+        r"^out is float64; needed: float32",
+    ),
     "softmax of one axis": (lambda h: dnn.softmax_forward(h, h.empty((3,))), r"^x is TensorSpec"),
     "softmax of a number": (
         lambda h: dnn.softmax_backward(h, h.array(1.0), h.array(1.0), mode="instance"),

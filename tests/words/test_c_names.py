@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,36 @@ def test_operations_take_names_in_c():
 def test_module_points_at_the_function_table():
     with pytest.raises(AttributeError, match=r"handle\.api\.cudnnConvolutionForward; did you mean"):
         _ = dnn.cudnnConvolutionForward
+    with dnn.Handle(device="emulated") as handle:
+        with pytest.raises(AttributeError, match=r"handle\.api\.cudnnCreate$"):
+            _ = handle.cudnnCreate
+        with pytest.raises(AttributeError, match=r"did you mean cudnnSetRNNDescriptor_v8\?"):
+            _ = handle.cudnnSetRNNDescriptor_v6
+
+
+def test_an_enum_takes_names_in_c():
+    for kind, member, c_name in MEMBERS:
+        assert kind(c_name) is member
+        assert kind(c_name.lower()) is member
+    for text in ("CUDNN_BATCHNORM_SPATIAL", "FMA", ""):
+        with pytest.raises(ValueError, match="is not a valid MathType"):
+            dnn.MathType(text)
+
+
+def test_module_points_at_the_member_that_is_a_constant_in_c():
+    for kind, member, c_name in MEMBERS:
+        with pytest.raises(AttributeError, match=f"'{c_name}'; it is ") as caught:
+            getattr(dnn, c_name)
+        path = str(caught.value).partition("; it is dnn.")[2]
+        assert operator.attrgetter(path)(dnn) is member
+        assert path.startswith("raw.enums.") != hasattr(dnn, kind.__name__)
+
+
+def test_module_points_at_other_constants_of_the_headers():
+    with pytest.raises(
+        AttributeError, match=r"it is dnn\.raw\.types\.CUDNN_RNN_PADDED_IO_ENABLED$"
+    ):
+        _ = dnn.CUDNN_RNN_PADDED_IO_ENABLED
+    assert dnn.raw.types.CUDNN_RNN_PADDED_IO_ENABLED
+    with pytest.raises(AttributeError, match=r"; did you mean CUDNN_FMA_MATH\?"):
+        _ = dnn.CUDNN_FMA_MAT

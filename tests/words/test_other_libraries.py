@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.other_libraries import ARRAY, HANDLE, KEYWORDS, MODULE
+from cudnnlite.enums import parse_enum
+from cudnnlite.other_libraries import ARRAY, CHOICES, HANDLE, KEYWORDS, MODULE, OPERATORS
 
 LSTM = dnn.RNNSpec("lstm", 4, 5, num_layers=2, bidirectional=True)
 
@@ -61,6 +62,25 @@ def test_the_module_names_what_is_ours(name):
         getattr(dnn, name)
     assert str(caught.value).endswith(MODULE[name])
     assert_names_exist(MODULE[name])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_name_what_is_ours(operator):
+    assert_names_exist(OPERATORS[operator])
+
+
+@pytest.mark.parametrize(
+    ("kind", "choice"), [(kind, choice) for kind in CHOICES for choice in CHOICES[kind]]
+)
+def test_a_member_of_another_library_is_answered(kind, choice):
+    hint = CHOICES[kind][choice]
+    (name, *_others) = re.findall(r"'(\w+)'", hint)
+    assert parse_enum(getattr(dnn, kind), name, "op").name == name.upper()
+    for text in (choice, choice.upper()):
+        with pytest.raises(dnn.ArgumentError) as caught:
+            parse_enum(getattr(dnn, kind), text, "op")
+        assert str(caught.value).endswith(f"; it is {hint}")
+    assert_names_exist(hint)
 
 
 def functions_with(beginning: str) -> list:
@@ -130,6 +150,25 @@ def test_a_name_that_nobody_has(x, handle):
             _ = thing._private
     with pytest.raises(AttributeError, match=r"'reshpe'; did you mean reshape\?$"):
         _ = x.reshpe
+
+
+def test_a_reduction_and_a_difference_by_the_hints_are_those_of_numpy(handle, x):
+    values = x.numpy()
+    difference = dnn.op_tensor(handle, x, x[:1, :1, :1], "add", alpha2=-1).numpy()
+    np.testing.assert_allclose(difference, values - values[:1, :1, :1], rtol=1e-6)
+    largest, places = dnn.reduce_tensor(handle, x, "max", axes=1, indices=True)
+    np.testing.assert_array_equal(places.numpy(), values.argmax(1, keepdims=True))
+    assert largest.shape == (2, 1, 4, 2)
+
+
+def test_a_missing_argument_is_told_with_those_before_it():
+    with pytest.raises(
+        TypeError,
+        match=r"argument: 'hidden_size'; needed in this order: cell, input_size, hidden_size$",
+    ):
+        dnn.RNNSpec(5, 7, num_layers=2)
+    with pytest.raises(TypeError, match=r"takes .* positional"):
+        dnn.ActivationSpec(1, 2, 3, 4, 5)
 
 
 # ---------------------------------------------------------------- weights

@@ -15,7 +15,12 @@ from cudnnlite.descriptors.attention import AttentionDescriptor
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, LibraryError
-from cudnnlite.plans.host_arrays import check_mapping, check_names, host_array_of_shape
+from cudnnlite.plans.host_arrays import (
+    HasStateDict,
+    check_names,
+    host_array_of_shape,
+    state_dict_of,
+)
 from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.plans.operands import use
 from cudnnlite.specs import TensorSpec
@@ -89,7 +94,12 @@ class AttentionWeights(NamedWeights):
 
     @classmethod
     def from_torch(
-        cls, handle: Handle, spec: AttentionSpec, state_dict: Mapping[str, Any], *, prefix: str = ""
+        cls,
+        handle: Handle,
+        spec: AttentionSpec,
+        state_dict: Mapping[str, Any] | HasStateDict,
+        *,
+        prefix: str = "",
     ) -> AttentionWeights:
         """Make weights from the `state_dict()` of a `torch.nn.MultiheadAttention`.
 
@@ -97,8 +107,8 @@ class AttentionWeights(NamedWeights):
         ----------
         handle, spec
             As in `AttentionWeights`.  The spec must have all four projections, as PyTorch has.
-        state_dict : mapping of str to tensor
-            PyTorch tensors, on any device, or NumPy arrays.
+        state_dict : mapping of str to tensor, or module
+            PyTorch tensors, on any device, or NumPy arrays; or the module that has them.
         prefix : str
             The prefix of the names in a larger model, for instance "encoder.attention.".  Names
             without the prefix are ignored.
@@ -110,7 +120,7 @@ class AttentionWeights(NamedWeights):
             spec lacks a projection.
         """
         shapes = _torch_shapes(spec)
-        check_mapping(state_dict, "state_dict")
+        state_dict = state_dict_of(state_dict)
         instance_of(prefix, str, "prefix")
         values_by_name = {
             name.removeprefix(prefix): value

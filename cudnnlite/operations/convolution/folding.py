@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from cudnnlite.arguments import real_number, refused_as
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import ArgumentError
 from cudnnlite.unknown import suggest_keywords
 
@@ -54,7 +55,8 @@ def fold_batch_normalization(
     """
     epsilon = real_number(epsilon, "epsilon")
     shape = _shape(w)
-    if len(shape) < 2 or not hasattr(w, "__mul__"):
+    has_arithmetic = hasattr(w, "__mul__") and not isinstance(w, DeviceArray)
+    if len(shape) < 2 or not has_arithmetic:
         raise ArgumentError(
             f"w of type {type(w).__name__} has no arithmetic, or no shape (K, C / groups, *taps); "
             "fold on the host, or in CuPy or PyTorch"

@@ -18,6 +18,7 @@ from cudnnlite.problems.pooling import FORWARD
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import PoolingSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 # By mode: how a graph pools, and what it pads with.
 _MODES = {
@@ -64,7 +65,8 @@ def pooling_graph(problem: Problem) -> Graph:
     """
     graph = Graph()
     tensors = {
-        name: add_input(graph, name, problem.values[name]) for name in problem.operation.reads
+        name: add_input(graph, name, _in_layout_of(problem.x, problem.values[name]))
+        for name in problem.operation.reads
     }
     arguments = _graph_arguments(problem.pooling, problem.x.rank - 2)
     if problem.operation is FORWARD:
@@ -75,6 +77,18 @@ def pooling_graph(problem: Problem) -> Graph:
         dx = graph.resample_backward(dy=dy, shape=x.shape, x=x, y=y, **arguments)
         add_output(graph, "dx", dx, problem.dx)
     return graph
+
+
+def _in_layout_of(x: TensorSpec, images: TensorSpec) -> TensorSpec:
+    """Return the spec of images in the layout of x, if their memory has this layout too.
+
+    Images of one pixel have both layouts, and cuDNN serves them by those strides that x has.
+    """
+    layouts = CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST
+    layout = layouts.get(x.rank, "")
+    if images is x or not images.fits(layout):
+        return images
+    return TensorSpec(images.shape, images.dtype, layout)
 
 
 def _graph_arguments(pooling: PoolingSpec, spatial: int) -> dict[str, Any]:

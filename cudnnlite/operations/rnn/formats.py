@@ -11,10 +11,11 @@ from cudnnlite.arguments import instance_of, sequence
 from cudnnlite.enums import RNNBiasMode, RNNInputMode, RNNMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.host_arrays import (
-    check_mapping,
+    HasStateDict,
     check_names,
     host_array,
     host_array_of_shape,
+    state_dict_of,
 )
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
@@ -34,10 +35,12 @@ def torch_name(part: WeightPart) -> str:
     return f"{_TORCH_NAMES[part.field]}_l{part.layer}{suffix}"
 
 
-def from_torch(spec: RNNSpec, state_dict: Mapping[str, Any], prefix: str = "") -> dict[str, Array]:
-    """Split the tensors of a PyTorch state_dict, whose gates have cuDNN's order."""
+def from_torch(
+    spec: RNNSpec, state_dict: Mapping[str, Any] | HasStateDict, prefix: str = ""
+) -> dict[str, Array]:
+    """Split the tensors of a PyTorch module or state_dict, whose gates have cuDNN's order."""
     parts = _torch_parts(spec)
-    check_mapping(state_dict, "state_dict")
+    state_dict = state_dict_of(state_dict)
     instance_of(prefix, str, "prefix")
     shapes: dict[str, tuple[int, ...]] = {}
     for part in parts:

@@ -15,6 +15,7 @@ from cudnnlite.descriptors.native import c_ints
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import LibraryError
 from cudnnlite.operations.rnn import formats as rnn_formats
+from cudnnlite.plans.host_arrays import HasStateDict
 from cudnnlite.plans.named_weights import EmptyTensorDescriptor, NamedWeights
 from cudnnlite.specs import RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import WeightPart, weight_parts
@@ -84,7 +85,12 @@ class RNNWeights(NamedWeights):
 
     @classmethod
     def from_torch(
-        cls, handle: Handle, spec: RNNSpec, state_dict: Mapping[str, Any], *, prefix: str = ""
+        cls,
+        handle: Handle,
+        spec: RNNSpec,
+        state_dict: Mapping[str, Any] | HasStateDict,
+        *,
+        prefix: str = "",
     ) -> RNNWeights:
         """Make weights from the `state_dict()` of a `torch.nn.LSTM`, `GRU` or `RNN`.
 
@@ -92,8 +98,8 @@ class RNNWeights(NamedWeights):
         ----------
         handle, spec
             As in `RNNWeights`.
-        state_dict : mapping of str to tensor
-            PyTorch tensors, on any device, or NumPy arrays.
+        state_dict : mapping of str to tensor, or module
+            PyTorch tensors, on any device, or NumPy arrays; or the module that has them.
         prefix : str
             The prefix of the names in a larger model, for instance "encoder.lstm.".  Names without
             the prefix are ignored.
