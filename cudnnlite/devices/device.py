@@ -234,7 +234,7 @@ class Device(Protocol):
         """Enqueue an event that notes the time on `stream`, and return it."""
 
     def elapsed_between(self, start: Any, end: Any) -> float | None:
-        """Return the milliseconds between two events; None if the later one is not reached yet."""
+        """Return the milliseconds between two events; None if that is not known yet."""
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`.
