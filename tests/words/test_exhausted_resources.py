@@ -16,38 +16,56 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.memory import host_memory
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """Links to the files of this libcudnn, in a folder of their own; the parts can be replaced."""
+def link_libcudnn(folder_of_links):
+    """Make links to the files of this libcudnn in a folder; the parts can be replaced."""
+    folder_of_links.mkdir()
     folder = Path(load_library().path).resolve().parent
     for file in folder.glob("libcudnn*.so.9"):
-        (tmp_path / file.name).symlink_to(file)
-    front = tmp_path / "libcudnn.so.9"
+        (folder_of_links / file.name).symlink_to(file)
+    front = folder_of_links / "libcudnn.so.9"
     front.unlink()
     shutil.copy(folder / front.name, front)  # a link would lead back to the whole ones
-    return tmp_path
+
+
+# Loads the libcudnn of each folder in a process of its own, which has no other one.
+LOAD_EACH = """
+import os, sys
+import cudnnlite as dnn
+
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        os.environ["CUDNNLITE_LIBCUDNN"] = folder
+        try:
+            dnn.TensorDescriptor((1, 2, 3, 4))
+            print(folder, "was loaded")
+        except dnn.LibraryError as error:
+            print(folder, " ".join(str(error).split()))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, folder
+"""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("part", ["graph", "ops", "cnn", "adv"])
-@pytest.mark.parametrize("length", [None, 0, 100, 1_000_000])
-def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, length):
-    file = copy / f"libcudnn_{part}.so.9"
-    content = file.read_bytes()[:length] if length else b""
-    file.unlink()
-    if length is not None:
-        file.write_bytes(content)
-    process = run_python(
-        """
-        import cudnnlite as dnn
-        try:
-            dnn.TensorDescriptor((1, 2, 3, 4))
-        except dnn.LibraryError as error:
-            print(error)
-        """,
-        CUDNNLITE_LIBCUDNN=copy,
-    )
-    assert file.name in process.stdout
+def test_a_part_that_is_missing_or_cut_off_is_told(tmp_path):
+    damaged = {}  # the names of damaged files by their folders
+    for part in ("graph", "ops", "cnn", "adv"):
+        for length in (None, 0, 100, 1_000_000):
+            folder = tmp_path / f"{part}_{length}"
+            link_libcudnn(folder)
+            file = folder / f"libcudnn_{part}.so.9"
+            with file.open("rb") as whole:
+                content = whole.read(length or 0)
+            file.unlink()
+            if length is not None:
+                file.write_bytes(content)
+            damaged[str(folder)] = file.name
+    lines = run_python(LOAD_EACH, *damaged).stdout.splitlines()
+    assert len(lines) == len(damaged) == 16
+    for line, (folder, name) in zip(lines, damaged.items(), strict=True):
+        assert line.startswith(f"{folder} ")
+        assert name in line.removeprefix(folder)
 
 
 def test_the_emulated_device_has_no_more_memory_than_the_host():
