@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -105,15 +106,21 @@ def test_commands_name_a_removed_current_folder(command):
     assert "is relative to the current folder, which was removed" in ended.output
 
 
+# Runs each case in a fork of a process that has imported the package and nothing more.
 NO_DESCRIPTORS_LEFT = """
-    import os
-    import resource
+import json
+import os
+import resource
+import sys
+from pathlib import Path
 
-    import numpy as np
+import numpy as np
 
-    import cudnnlite as dnn
+import cudnnlite as dnn
 
-    {before}
+
+def run(before, work):
+    exec(before, globals())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (50, most))
     taken = []
@@ -124,14 +131,21 @@ NO_DESCRIPTORS_LEFT = """
         pass
     result = None
     try:
-        result = {work}
+        result = eval(work)
     except dnn.CudnnliteError as error:
         result = error
     finally:  # Python's traceback needs one
         for descriptor in taken:
             os.close(descriptor)
-    print(type(result).__name__, result)
-    """
+    Path(case).write_text(f"{type(result).__name__} {result}")
+
+
+for case, (before, work) in json.loads(sys.argv[1]).items():
+    if os.fork() == 0:
+        run(before, work)
+        sys.exit()
+    assert os.wait()[1] == 0, case
+"""
 
 
 HANDLE = "handle = dnn.Handle('emulated'); x = handle.array(np.ones((1, 2, 3, 4), np.float32))"
@@ -161,7 +175,7 @@ WITHOUT_DESCRIPTORS = {
         "ABCMeta <class 'cudnnlite.problems.table.AlgorithmTable'",
     ),
     "traced": (
-        f"{HANDLE}\n    with dnn.trace() as trace:\n        dnn.scale_tensor(handle, x, 2)",
+        f"{HANDLE}\nwith dnn.trace() as trace:\n    dnn.scale_tensor(handle, x, 2)",
         "trace.save('x')",
         "CudnnliteError cudnnlite/tracing/prelude.c cannot be read",
     ),
@@ -169,16 +183,19 @@ WITHOUT_DESCRIPTORS = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", WITHOUT_DESCRIPTORS)
-def test_where_no_file_descriptor_is_left(case, tmp_path):
-    before, work, output = WITHOUT_DESCRIPTORS[case]
-    process = run_python(
-        NO_DESCRIPTORS_LEFT.format(before=before, work=work),
+def test_where_no_file_descriptor_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scripts = {case: script for case, (*script, _) in WITHOUT_DESCRIPTORS.items()}
+    run_python(
+        NO_DESCRIPTORS_LEFT,
+        json.dumps(scripts),
         CUDNNLITE_TUNING_CACHE=None,
         PYTHONWARNINGS="ignore",
     )
-    assert process.stdout.startswith(output), process.stdout
-    assert "Error" not in output or process.stdout.endswith(": Too many open files\n")
+    for case, (*_, expected) in WITHOUT_DESCRIPTORS.items():
+        result = Path(case).read_text()
+        assert result.startswith(expected), case
+        assert "Error" not in expected or result.endswith(": Too many open files"), case
 
 
 @pytest.mark.processes
