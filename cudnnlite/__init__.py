@@ -455,6 +455,8 @@ _OLD_PREFIXES = {
 
 def _instead(name: str) -> str:
     """Return a hint at what to write instead of a name that there is not, or ''."""
+    if name.startswith("_"):  # Tools ask each module for such names; nobody mistyped one.
+        return ""
     for prefix, function_name in _OLD_PREFIXES.items():
         if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
             return f"; it is {name.removeprefix(prefix)}.{function_name} now"

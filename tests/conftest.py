@@ -32,6 +32,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import pytest
+from helpers.commands import Commands
 from helpers.harness import World
 
 import cudnnlite as dnn
@@ -344,6 +345,14 @@ def handle(device: Any, request: pytest.FixtureRequest) -> Any:
     if request.node.stash.get(_FAILED, False):
         return  # the traceback keeps the test's arrays alive; one failure is enough
     census.check()
+
+
+@pytest.fixture(scope="session")
+def commands() -> Any:
+    """What runs commands in forks of one process."""
+    commands = Commands()
+    yield commands
+    commands.close()
 
 
 @pytest.fixture

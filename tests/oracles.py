@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -11,7 +13,34 @@ from onnx.reference import ReferenceEvaluator
 from scipy.signal import correlate
 
 Array = np.ndarray[Any, Any]
+Oracle = TypeVar("Oracle", bound=Callable[..., Array])
+MOST_CACHED = 64  # results of each oracle
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def cached_oracle(oracle: Oracle) -> Oracle:
+    """Return an oracle that computes once for equal arguments.
+
+    Tests ask for the same values in several layouts, and by several calls.
+    """
+    results: dict[Any, Array] = {}
+
+    @wraps(oracle)
+    def cached(*arguments: Any) -> Array:
+        key = tuple(
+            (value.shape, value.dtype.str, value.tobytes())
+            if isinstance(value, np.ndarray)
+            else value
+            for value in arguments
+        )
+        if key not in results:
+            if len(results) == MOST_CACHED:
+                del results[next(iter(results))]
+            results[key] = oracle(*arguments)
+            results[key].flags.writeable = False
+        return results[key]
+
+    return cached  # type: ignore[return-value]
 
 
 def _wide(x: Array, w: Array, flip: bool) -> tuple[Array, Array]:
@@ -19,7 +48,7 @@ def _wide(x: Array, w: Array, flip: bool) -> tuple[Array, Array]:
     return x, (np.flip(w, tuple(range(2, w.ndim))).copy() if flip else w)
 
 
-def onnx_convolution(
+def _onnx_convolution(
     x: Array,
     w: Array,
     padding: tuple[int | tuple[int, int], ...],
@@ -66,6 +95,9 @@ def onnx_convolution(
     return result
 
 
+onnx_convolution = cached_oracle(_onnx_convolution)
+
+
 def scipy_convolution(
     x: Array,
     w: Array,
@@ -90,6 +122,7 @@ def scipy_convolution(
     )
 
 
+@cached_oracle
 def onnx_gradient_of_x(
     shape: tuple[int, ...],
     w: Array,
@@ -105,7 +138,7 @@ def onnx_gradient_of_x(
     Conv is linear in x, so it is computed of each unit image.
     """
     size = int(np.prod(shape[1:]))
-    units = onnx_convolution(
+    units = _onnx_convolution(
         np.eye(size).reshape(size, *shape[1:]), w, padding, stride, dilation, groups, flip
     )
     return (dy.reshape(len(dy), -1).astype(np.float64) @ units.reshape(size, -1).T).reshape(
@@ -113,6 +146,7 @@ def onnx_gradient_of_x(
     )
 
 
+@cached_oracle
 def onnx_gradient_of_w(
     x: Array,
     shape: tuple[int, ...],
@@ -132,7 +166,7 @@ def onnx_gradient_of_w(
     for images, outer in zip(
         np.split(x, groups, 1), np.split(dy.astype(np.float64), groups, 1), strict=True
     ):
-        results = onnx_convolution(images, units, padding, stride, dilation, 1, flip)
+        results = _onnx_convolution(images, units, padding, stride, dilation, 1, flip)
         axes = (0, *range(2, x.ndim))
         gradients.append(np.tensordot(outer, results, (axes, axes)))
     return np.concatenate(gradients).reshape(shape)

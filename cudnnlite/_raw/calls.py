@@ -14,7 +14,7 @@ from functools import partial
 from math import inf, isfinite, isinf
 from operator import index
 from textwrap import shorten
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from cudnnlite._raw.cenum import CEnum
@@ -284,32 +284,92 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
     CallArgumentError
         An argument has a wrong type, or a value that C would truncate or crash at.
     """
-    if len(arguments) != len(record.argtypes):
+    parameters = _parameters_of(record)
+    if len(arguments) != len(parameters):
         raise TypeError(
-            f"{record.name} takes {len(record.argtypes)} arguments "
+            f"{record.name} takes {len(parameters)} arguments "
             f"({', '.join(record.argnames)}); {len(arguments)} were given"
         )
     converted: list[Any] = []
     try:
-        for kind, value in zip(record.argtypes, arguments, strict=True):
+        for parameter, value in zip(parameters, arguments, strict=True):
             if value is None:
                 check_null(record, len(converted), arguments)
             elif hasattr(value, "__index__"):
-                _check_integer(record, len(converted), value)
-            if kind in _REAL_TYPES and hasattr(value, "__float__"):
-                _check_real(kind, value, record.argnames[len(converted)])
-            converted.append(kind.from_param(value))
+                _check_integer(parameter, value)
+            if parameter.is_real and hasattr(value, "__float__"):
+                _check_real(parameter.kind, value, parameter.name)
+            converted.append(parameter.from_param(value))
     except (TypeError, ArgumentError, ctypes.ArgumentError) as error:
         raise _refusal(record, len(converted), arguments[len(converted)], error) from error
     return converted
 
 
+class _Parameter(NamedTuple):
+    """What a parameter of a C function takes.
+
+    Attributes
+    ----------
+    kind : type
+        Its ctypes type.
+    from_param : callable
+        The conversion of `kind`.
+    name : str
+        Its name in the header.
+    enum : type or None
+        The enum that C declares it as, and does not enforce.
+    is_real, is_address, is_integer : bool
+        Whether it is a real number, an untyped pointer, an integer.
+    count_limits : (float, float) or None
+        The smallest and the largest integer that are allowed, if they are limited.
+    """
+
+    kind: Any
+    from_param: Callable[[Any], Any]
+    name: str
+    enum: type[CEnum] | None
+    is_real: bool
+    is_address: bool
+    is_integer: bool
+    count_limits: tuple[float, float] | None
+
+
+# By the function's name, which is unique in the generated table.
+_parameters: dict[str, tuple[_Parameter, ...]] = {}
+
+
+def _parameters_of(record: Function) -> tuple[_Parameter, ...]:
+    """Return the parameters of a function, in order; they are worked out at its first call."""
+    parameters = _parameters.get(record.name)
+    if parameters is None:
+        parameters = tuple(_parameter(record, position) for position in range(len(record.argtypes)))
+        _parameters[record.name] = parameters
+    return parameters
+
+
+def _parameter(record: Function, position: int) -> _Parameter:
+    """Return what a parameter of a function takes."""
+    kind, name = record.argtypes[position], record.argnames[position]
+    is_address = issubclass(kind, ctypes.c_void_p)
+    is_simple = issubclass(kind, ctypes._SimpleCData)
+    return _Parameter(
+        kind,
+        kind.from_param,
+        name,
+        _enum_of(record, position),
+        is_real=kind in _REAL_TYPES,
+        is_address=is_address,
+        is_integer=is_simple and not is_address and kind._type_ not in "fdzP",
+        count_limits=_COUNT_LIMITS.get(name),
+    )
+
+
 def _converter(record: Function, position: int) -> Callable[[Any], Any]:
     """Return a function that converts an argument for many calls; a number becomes a C number."""
-    kind = record.argtypes[position]
-    from_param: Callable[[Any], Any] = kind.from_param
+    parameter = _parameters_of(record)[position]
+    kind, from_param = parameter.kind, parameter.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
-    is_on_device = not record.argnames[position].startswith(_FOLLOWED_BY_HOST)
+    is_on_device = not parameter.name.startswith(_FOLLOWED_BY_HOST)
     if is_on_device and not is_number and not may_crash(record):
         return from_param  # Plans replace a device's address at each call.
     # The sizes beside a pointer are not known here.  With 0 for a size the pointer may be null.
@@ -319,9 +379,9 @@ def _converter(record: Function, position: int) -> Callable[[Any], Any]:
         if value is None:
             check_null(record, position, unknown_arguments)
         elif hasattr(value, "__index__"):
-            _check_integer(record, position, value)
-        if kind in _REAL_TYPES and hasattr(value, "__float__"):
-            _check_real(kind, value, record.argnames[position])
+            _check_integer(parameter, value)
+        if parameter.is_real and hasattr(value, "__float__"):
+            _check_real(kind, value, parameter.name)
         converted = from_param(value)
         if is_number:
             return kind(getattr(value, "value", value))
@@ -330,33 +390,31 @@ def _converter(record: Function, position: int) -> Callable[[Any], Any]:
     return convert_argument
 
 
-def _check_integer(record: Function, position: int, value: Any) -> None:
+def _check_integer(parameter: _Parameter, value: Any) -> None:
     """Raise TypeError for an integer that C would truncate, or crash at."""
-    kind = record.argtypes[position]
-    name = record.argnames[position]
-    refuse_masked(value, name)
-    if isinstance(value, CEnum):
-        _check_enum(record, position, value)
-    try:
-        number = index(value)
-    except TypeError:  # NumPy's arrays have `__index__` too; the conversion refuses them.
-        return
-    if issubclass(kind, ctypes.c_void_p):
-        if 0 < number < _FIRST_ADDRESS and name.startswith(_FOLLOWED_BY_HOST):
+    number = value
+    if type(value) is not int:
+        refuse_masked(value, parameter.name)
+        if isinstance(value, CEnum):
+            _check_enum(parameter.enum, value)
+        try:
+            number = index(value)
+        except TypeError:  # NumPy's arrays have `__index__` too; the conversion refuses them.
+            return
+    if parameter.is_address:
+        if 0 < number < _FIRST_ADDRESS and parameter.name.startswith(_FOLLOWED_BY_HOST):
             raise TypeError(_how_to_pass_scalar(value))
         return
-    is_integer_type = issubclass(kind, ctypes._SimpleCData) and kind._type_ not in "fdzP"
-    if is_integer_type and kind(number).value != number:
-        raise TypeError(f"{shown(value)} does not fit into a {kind.__name__}")
-    if name in _COUNT_LIMITS:
-        smallest, largest = _COUNT_LIMITS[name]
+    if parameter.is_integer and parameter.kind(number).value != number:
+        raise TypeError(f"{shown(value)} does not fit into a {parameter.kind.__name__}")
+    if parameter.count_limits is not None:
+        smallest, largest = parameter.count_limits
         if not smallest <= number <= largest:
             raise TypeError(f"{value}; allowed: from {smallest} to {largest}")
 
 
-def _check_enum(record: Function, position: int, value: CEnum) -> None:
-    """Raise TypeError for a member of another enum than the argument's."""
-    enum = _enum_of(record, position)
+def _check_enum(enum: type[CEnum] | None, value: CEnum) -> None:
+    """Raise TypeError for a member of another enum than a parameter's."""
     if enum is not None and enum is not type(value):
         raise TypeError(f"{type(value).__name__}.{value} is no {enum.__name__}")
 

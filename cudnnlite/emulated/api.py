@@ -81,19 +81,31 @@ class EmulatedApi(CudnnApi):
 
     def _marshal(self, record: Function) -> Call:
         """Return a function of converted arguments that returns a Python call of what C saw."""
-        callback = through_c(record, partial(self._enter, record))
+        argtypes = dict(zip(record.argnames, record.argtypes, strict=True))
+        handles = [name for name, kind in argtypes.items() if issubclass(kind, cudnnHandle_t)]
+        required_pointers = [
+            name
+            for name, kind in argtypes.items()
+            if issubclass(kind, ctypes._Pointer) and name not in _MAY_BE_NULL
+        ]
+        callback = through_c(record, partial(self._enter, record, handles, required_pointers))
         # If two threads bind at once, both use the first callback, which the table keeps alive.
         return untyped(self._callbacks.setdefault(record.name, callback))
 
-    def _enter(self, record: Function, *arguments: Any) -> None:
+    def _enter(
+        self, record: Function, handles: list[str], required_pointers: list[str], *arguments: Any
+    ) -> None:
+        """Check the arguments that are handles or required pointers, and do the work."""
         implementation = IMPLEMENTATIONS.get(record.name)
         if implementation is None:
             raise unsupported(f"the emulated device does not implement {record.name}")
         by_name = dict(zip(record.argnames, arguments, strict=True))
-        for name, argument in by_name.items():
-            if isinstance(argument, cudnnHandle_t) and argument.value not in self.handles:
-                raise bad(f"{argument.value or 0:#x} is not a live handle of the emulated device")
-            if isinstance(argument, ctypes._Pointer) and not argument and name not in _MAY_BE_NULL:
+        for name in handles:
+            address = by_name[name].value
+            if address not in self.handles:
+                raise bad(f"{address or 0:#x} is not a live handle of the emulated device")
+        for name in required_pointers:
+            if not by_name[name]:
                 raise null(name)
         work = implementation(SimpleNamespace(api=self, arguments=arguments, **by_name))
         if work is not None:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,15 +115,19 @@ def initialize(c_call: SimpleNamespace) -> None:
     backend_object(c_call.api, c_call.descriptor).clear()
 
 
+@cache
+def _names_by_number(kind: str) -> Mapping[int, str]:
+    """Return the names of the attributes that a kind of descriptor has, by their numbers."""
+    return {attribute[0]: name for name, attribute in ATTRIBUTES.get(kind, {}).items()}
+
+
 def _attribute(c_call: SimpleNamespace, target: BackendObject, count: int) -> tuple[str, str]:
     """Return the name and the type of the attribute that a call is about, if it fits the table."""
     number = c_call.attributeName
-    table = ATTRIBUTES.get(target.kind, {})
-    by_number = {attribute[0]: name for name, attribute in table.items()}
-    if number not in by_number:
+    name = _names_by_number(target.kind).get(number)
+    if name is None:
         raise unsupported(f"{target.kind} has no attribute {number}")
-    name = by_number[number]
-    _, table_type, is_list = table[name]
+    _, table_type, is_list = ATTRIBUTES[target.kind][name]
     type_name = BackendAttributeType(c_call.attributeType).name
     allowed_types = [table_type]
     if table_type == "FLOAT":

@@ -33,6 +33,8 @@ from cudnnlite.graph.operation_graph import Graph
 
 # A knob with at most so many values has all of them tried; of one with more, the nearby ones.
 _FEW = 16
+# The knobs of a configuration are read into so many descriptors, unless it has more knobs.
+FEW_KNOBS = 8
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
@@ -173,13 +175,39 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
         descriptors = heuristic.get_descriptors("results", stack)
     except REFUSALS:  # this heuristic has no answer for this graph
         return
-    # cuDNN does not say in advance how many knobs there are.  Each configuration uses these again.
-    knob_choices = [
-        stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
-        for _ in range(BackendKnobType.COUNT)
-    ]
+    # Each configuration uses these descriptors again.
+    knob_choices = _KnobChoices(graph, stack)
     for descriptor in descriptors:
         yield _read(descriptor, knob_choices, stack)
+
+
+class _KnobChoices:
+    """Descriptors that cuDNN writes the knobs of one configuration after the other into.
+
+    cuDNN does not say in advance how many knobs a configuration has, and with too few descriptors
+    writes the first ones only (9.14, 9.19, 9.28).  There are 46 kinds of knobs; configurations of a
+    matrix product and of attention for an H200 had at most five.
+    """
+
+    def __init__(self, graph: Graph, stack: ExitStack) -> None:
+        self._graph = graph
+        self._stack = stack
+        self._descriptors: list[BackendDescriptor] = []
+
+    def read(self, configuration: BackendDescriptor) -> dict[int, int]:
+        """Return the values of the knobs of a configuration."""
+        self._create(FEW_KNOBS)
+        choices = configuration.fill("knob_choices", self._descriptors)
+        if len(choices) == len(self._descriptors):  # There may be more.
+            self._create(BackendKnobType.COUNT)
+            choices = configuration.fill("knob_choices", self._descriptors)
+        return {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+
+    def _create(self, count: int) -> None:
+        """Create descriptors until there are so many."""
+        while len(self._descriptors) < count:
+            descriptor = BackendDescriptor(self._graph.handle, "KNOB_CHOICE")
+            self._descriptors.append(self._stack.enter_context(descriptor))
 
 
 def configurations(
@@ -209,14 +237,11 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
 
 
 def _read(
-    descriptor: BackendDescriptor, knob_choices: list[BackendDescriptor], stack: ExitStack
+    descriptor: BackendDescriptor, knob_choices: _KnobChoices, stack: ExitStack
 ) -> Configuration:
-    """Return a configuration from its descriptor; `knob_choices` are overwritten."""
+    """Return a configuration from its descriptor."""
     (engine,) = descriptor.get_descriptors("engine", stack)
-    knobs = {
-        choice.get("knob_type"): choice.get("knob_value")
-        for choice in descriptor.fill("knob_choices", knob_choices)
-    }
+    knobs = knob_choices.read(descriptor)
     return _with_notes(Engine(engine.get("global_index"), knobs), descriptor, engine)
 
 

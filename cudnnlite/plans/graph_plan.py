@@ -92,6 +92,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         replay: bool = False,
         native: NativeGraph | None = None,
         scratch: Iterable[str] = (),
+        hints: bool = True,
     ) -> None:
         reason = why_wrong(graph)
         if reason is not None:
@@ -107,6 +108,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         self._numbers = NumbersInMemory(graph.scalars)
         self._replays = replay
         self._native = native
+        self._has_hints = hints
         self._replayed: ReplayedCall | None = None
         self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
@@ -316,7 +318,13 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
 
     def _hints(self) -> list[str]:
-        """Return what may be done where cuDNN has no engine."""
+        """Return what may be done where cuDNN has no engine.
+
+        This asks cuDNN about up to 24 other graphs.  There are no hints if the plan was made
+        without them, because its caller computes the same in another way.
+        """
+        if not self._has_hints:
+            return []
 
         def is_allowed(configuration: Configuration, graph: GraphData) -> bool:
             return why_excluded(configuration, graph, self._requirements) is None

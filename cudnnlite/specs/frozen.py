@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 from cudnnlite._raw.cenum import CEnum
@@ -116,7 +117,7 @@ class FrozenSpec:
 
     def __repr__(self) -> str:
         parts = []
-        defaults = inspect.signature(type(self)).parameters
+        defaults = _parameters_of(type(self))  # type: ignore[arg-type]
         for name, value in self.values().items():
             if name not in defaults or value != defaults[name].default:
                 parts.append(f"{name}={display_value(value)!r}")
@@ -133,6 +134,11 @@ class FrozenSpec:
 
     def __reduce__(self) -> Any:
         return _thaw, (type(self), self.values())
+
+
+@cache
+def _parameters_of(kind: type[FrozenSpec]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind).parameters
 
 
 def display_value(value: Any) -> Any:

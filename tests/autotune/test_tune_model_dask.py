@@ -14,10 +14,6 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.model import tune_model
 from cudnnlite.problems.problem_list import ProblemList
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what it warns of while it is imported is not ours
-    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
-
 # Dask's sockets and loops are closed by its threads, and some later than it says
 pytestmark = [
     pytest.mark.processes,
@@ -39,6 +35,9 @@ def pretend(tmp_path_factory):
 @pytest.fixture(scope="module")
 def client(pretend):
     """A client of two workers with a thread each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of while it is imported is not ours
+        distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed")
     options = {
         "n_workers": 2,
         "processes": True,

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -30,55 +29,53 @@ ENDS = {
 
 
 @pytest.fixture
-def traced(tmp_path, monkeypatch):
-    """Return a function that traces a script with these last lines; the C program goes into "c"."""
+def script_to_trace(tmp_path, monkeypatch):
+    """Return a function that writes a script with these last lines.
+
+    It returns the command that traces it; the C program goes into "c".
+    """
     monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 
-    def start(lines):
+    def write(lines):
         script = tmp_path / "script.py"
         script.write_text(HEAD + lines)
-        command = [
-            sys.executable,
-            "-m",
-            "cudnnlite",
-            "trace",
-            str(script),
-            "--c",
-            str(tmp_path / "c"),
-        ]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return "trace", script, "--c", tmp_path / "c"
 
-    return start
+    return write
 
 
-def outcome(process, tmp_path):
-    """Return how a trace ended, and check that it was printed once and written once."""
-    stdout, stderr = process.communicate(timeout=100)
-    assert stdout.count("cudnnSoftmaxForward(") == 1, stderr
-    assert stderr.count("written to") == 1, stderr
+def check_trace(process, tmp_path):
+    """Check that the trace of a process that ended was printed once and written once."""
+    assert process.stdout.count("cudnnSoftmaxForward(") == 1, process.stderr
+    assert process.stderr.count("written to") == 1, process.stderr
     assert "cudnnSoftmaxForward" in (tmp_path / "c" / "program.c").read_text()
-    return SimpleNamespace(code=process.returncode, stdout=stdout, stderr=stderr)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("last", ENDS)
-def test_however_a_script_ends_it_is_traced(traced, tmp_path, last):
+def test_however_a_script_ends_it_is_traced(script_to_trace, commands, tmp_path, last):
     code, message = ENDS[last]
-    ended = outcome(traced(last), tmp_path)
-    assert ended.code == code
+    ended = commands.run(*script_to_trace(last))
+    check_trace(ended, tmp_path)
+    assert ended.returncode == code
     assert message in ended.stderr
     assert message or len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("waiting", ["time.sleep(60)", "while True: pass"])
-def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
-    process = traced(f"print('ready')\n{waiting}\n")
+def test_ctrl_c_ends_the_script_and_not_its_trace(script_to_trace, tmp_path, waiting):
+    words = script_to_trace(f"print('ready')\n{waiting}\n")
+    command = [sys.executable, "-m", "cudnnlite", *map(str, words)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    ended = outcome(process, tmp_path)
-    assert ended.code == 130
+    stdout, stderr = process.communicate(timeout=100)
+    ended = subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+    check_trace(ended, tmp_path)
+    assert ended.returncode == 130
     assert "\nKeyboardInterrupt\n" in ended.stderr  # of the line before, if it came at once
 
 
@@ -87,22 +84,24 @@ def test_ctrl_c_ends_the_script_and_not_its_trace(traced, tmp_path, waiting):
     ("last", "code"),
     [("sys.exit(3)", 3), ("1 / 0", 1), ("raise KeyboardInterrupt", 130), ("pass", 0)],
 )
-def test_a_forked_child_ends_with_its_own_code_and_no_trace(traced, tmp_path, last, code):
+def test_a_forked_child_ends_with_its_own_code_and_no_trace(
+    script_to_trace, commands, tmp_path, last, code
+):
     lines = (
         f"child = os.fork()\nif not child:\n    {last}\nelse:\n"
         "    print('child', os.waitpid(child, 0)[1] >> 8)\n"
     )
-    ended = outcome(traced(lines), tmp_path)
-    assert ended.code == 0
+    ended = commands.run(*script_to_trace(lines))
+    check_trace(ended, tmp_path)
+    assert ended.returncode == 0
     assert f"child {code}\n" in ended.stdout
 
 
 @pytest.mark.processes
-def test_a_script_that_calls_nothing_is_told(tmp_path):
+def test_a_script_that_calls_nothing_is_told(commands, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("print(1)")
-    command = [sys.executable, "-m", "cudnnlite", "trace", str(script), "--c", str(tmp_path / "c")]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    process = commands.run("trace", script, "--c", tmp_path / "c")
     assert (process.returncode, process.stderr.count("the script made no call of cuDNN")) == (
         0,
         1,
@@ -123,22 +122,21 @@ def test_a_script_whose_name_is_no_utf8_is_traced(tmp_path):
     assert "<U+DCFE>.py:" in (folder / "c" / "program.c").read_text()
 
 
-def trace_into(folder, *options):
+def trace_into(commands, folder, *options):
     """Trace a script that leaves a file behind, into a folder beside it; return how that ended."""
     script = folder / "script.py"
     script.write_text(
         "import pathlib\npathlib.Path('ran').touch()\n"
         + HEAD.replace("Handle()", "Handle('emulated')")
     )
-    command = [sys.executable, "-m", "cudnnlite", "trace", "script.py", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    return commands.run("trace", "script.py", *options, folder=folder)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["Makefile", "program.c"])
-def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
+def test_a_users_own_files_are_refused_before_the_script_runs(commands, tmp_path, name):
     (tmp_path / name).write_text("all: mine\n")
-    process = trace_into(tmp_path, "--c", ".")
+    process = trace_into(commands, tmp_path, "--c", ".")
     assert process.returncode == 2, process.stderr
     assert f"--c .: {name} was not written by cudnnlite and is not replaced" in process.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"script.py", name}
@@ -146,17 +144,17 @@ def test_a_users_own_files_are_refused_before_the_script_runs(tmp_path, name):
 
 
 @pytest.mark.processes
-def test_a_users_own_input_is_refused_and_the_next_trace_replaces_the_last(tmp_path):
+def test_a_users_own_input_is_refused_and_the_next_trace_replaces_the_last(commands, tmp_path):
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "x.bin").write_bytes(b"mine")
-    process = trace_into(tmp_path, "--c", ".")
+    process = trace_into(commands, tmp_path, "--c", ".")
     assert process.returncode == 1, process.stderr
     assert "--c .: inputs/x.bin is there already" in process.stderr
     assert (tmp_path / "inputs" / "x.bin").read_bytes() == b"mine"
     assert not (tmp_path / "Makefile").exists()
     (tmp_path / "inputs" / "x.bin").unlink()
     for _ in range(2):
-        assert trace_into(tmp_path, "--c", ".").returncode == 0
+        assert trace_into(commands, tmp_path, "--c", ".").returncode == 0
     assert (tmp_path / "inputs" / "x.bin").stat().st_size == 32
 
 

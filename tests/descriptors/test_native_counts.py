@@ -358,13 +358,7 @@ def test_each_call_fails_once(monkeypatch, scenario, status):
         elif f"{failed} returned {status.name} ({int(status)})" not in failure[2]:
             problems.append(f"{at}: the message is {failure[2]!r}")
         # an object whose own destruction failed cannot be given back; nothing else may go with it
-        lost = {}
-        if failed.startswith(("cudnnDestroy", "cudnnBackendDestroy")):
-            lost = {
-                failed.removeprefix("cudnn").removeprefix("Backend").removeprefix("Destroy")
-                or "Handle": 1
-            }
-        if world.ledger.leaked() != lost:
+        if world.ledger.leaked() != world.ledger.not_destroyed():
             problems.append(f"{at}: left {world.ledger.leaked()}")
         if memory_left(world):
             problems.append(f"{at}: {memory_left(world)} bytes of device memory left")
@@ -560,12 +554,7 @@ def test_one_handle_works_on_after_each_failure(monkeypatch, way):
             network.assert_right(getattr(network, way)())
             network.assert_right(network.forward())
             network = None
-        lost = (
-            {failed.removeprefix("cudnnDestroy"): 1}
-            if failed and failed.startswith("cudnnDestroy")
-            else {}
-        )
-        assert world.ledger.leaked() == lost, at
+        assert world.ledger.leaked() == world.ledger.not_destroyed(), at
         assert memory_left(world) == 0, at
         if failed is None:
             break

@@ -17,6 +17,8 @@ from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
+from cudnnlite.graph import engines
+from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_output
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
@@ -65,8 +67,8 @@ def test_every_engine_that_is_named_is_right(
     engine_count = 0
     with ExitStack() as stack:
         graph = graph_of(handle, problem, stack)
-        engines = {c.engine for mode in HEURISTICS for c in named_by(graph, mode, stack)}
-    for engine in sorted(engines, key=str)[:24]:
+        named = {c.engine for mode in HEURISTICS for c in named_by(graph, mode, stack)}
+    for engine in sorted(named, key=str)[:24]:
         out = handle.array(problem.old_host, dtype=dtype, layout=layout)
         try:
             plan = dnn.convolution_forward.plan(
@@ -83,6 +85,27 @@ def test_every_engine_that_is_named_is_right(
             )
         engine_count += 1
     assert engine_count
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_all_knobs_of_a_configuration_are_read(
+    handle: dnn.Handle, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there are fewer descriptors at first than it has knobs."""
+    problem = Problem(handle, X, W, "float16", "NHWC", padding=1)
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        monkeypatch.setattr(engines, "FEW_KNOBS", count)
+        found = [c for mode in HEURISTICS for c in named_by(graph, mode, stack)]
+        all_knobs = [
+            stack.enter_context(BackendDescriptor(handle, "KNOB_CHOICE"))
+            for _ in range(BackendKnobType.COUNT)
+        ]
+        for configuration in found:
+            choices = configuration.descriptor.fill("knob_choices", all_knobs)
+            knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+            assert knobs == dict(configuration.engine.choices)
+    assert max(len(configuration.engine.choices) for configuration in found) >= 2
 
 
 def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:

@@ -538,7 +538,7 @@ def test_each_failing_c_call(monkeypatch: pytest.MonkeyPatch, *, accumulates: bo
                     outcomes.add("result")
                 assert tuner.measured == 1
             vars(case).clear()
-        assert world.ledger.leaked() == {}
+        assert world.ledger.leaked() == world.ledger.not_destroyed()
     assert "result" in outcomes
 
 
@@ -693,7 +693,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         w = handle.array(np.ones((4, 4, 3, 3), np.float32))
         with dnn.autotuned(handle, cache=":memory:", incremental=True):
             plans_of_candidates = 0
-            for size in range(5, 205):
+            for size in range(5, 145):
                 x = handle.empty((1, 4, size, 5))
                 for _ in range(1 + size % 3 * 8):
                     dnn.convolution_forward(handle, x, w)

@@ -5,10 +5,7 @@ Those of cudnnlite are run; of the others, what can be checked is checked.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -43,7 +40,7 @@ def first_pages() -> dict[str, Any]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("page", "device"), pages_with_ours())
-def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
+def test_our_commands_succeed(page, device, commands, tmp_path, monkeypatch):
     provide_files(tmp_path, page)
     monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "cache"))
     write_cache(tmp_path / "cache")
@@ -72,15 +69,10 @@ def test_our_commands_succeed(page, device, tmp_path, monkeypatch):
                         name: value.replace(A_FOLDER, str(folder))
                         for name, value in variables.items()
                     }
-                process = subprocess.run(
-                    [sys.executable, "-m", OURS, *words],
-                    cwd=tmp_path,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    env=os.environ | {"CUDNNLITE_DEVICE": device} | variables,
-                    stdin=subprocess.DEVNULL,
-                )
+                with monkeypatch.context() as environment:
+                    for name, value in {"CUDNNLITE_DEVICE": device, **variables}.items():
+                        environment.setenv(name, value)
+                    process = commands.run(*words, folder=tmp_path)
                 assert process.returncode == 0, (
                     f"{page}:{command.line}: {command}\n{process.stdout}{process.stderr}"
                 )

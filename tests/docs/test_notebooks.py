@@ -6,13 +6,18 @@ It is as short as promised, runs on both devices, and is stored with a GPU's out
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
 import pytest
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import run_sync
 
 import cudnnlite as dnn
 from cudnnlite.devices.choice import DEVICE_VARIABLE
@@ -204,20 +209,60 @@ def test_shows_its_pictures(name: str) -> None:
             assert "plt.show()" in source
 
 
+Kernels = Callable[[str], tuple[AsyncKernelManager, AsyncKernelClient]]
+# Before each notebook: no name is left of another one, no chart and no setting of charts.
+FORGET = """
+%reset -f
+import matplotlib.pyplot
+matplotlib.pyplot.close("all")
+matplotlib.rcdefaults()
+del matplotlib
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
+    """A function that returns the kernel on a device, which takes longer than most notebooks."""
+    started: dict[str, tuple[AsyncKernelManager, AsyncKernelClient]] = {}
+
+    def kernel(kind: str) -> tuple[AsyncKernelManager, AsyncKernelClient]:
+        if kind not in started:
+            # A user's own start-up files are not ours; some notebooks import the programs beside
+            # them.
+            environment = {
+                **{name: value for name, value in os.environ.items() if name != "MPLBACKEND"},
+                DEVICE_VARIABLE: kind,
+                "IPYTHONDIR": str(tmp_path_factory.mktemp("ipython")),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            }
+            manager = AsyncKernelManager(kernel_name="python3")
+            run_sync(manager.start_kernel)(cwd=str(EXAMPLES), env=environment)
+            client = manager.client()
+            started[kind] = manager, client
+            client.start_channels()
+            run_sync(client.wait_for_ready)(timeout=60)
+            client.allow_stdin = False
+        return started[kind]
+
+    yield kernel
+    for manager, client in started.values():
+        client.stop_channels()
+        run_sync(manager.shutdown_kernel)(now=True)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", DEVICES)
 @each_notebook
-def test_executes(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(DEVICE_VARIABLE, kind)
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # a user's own start-up files are not ours
-    monkeypatch.delenv("MPLBACKEND", raising=False)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # some import the programs beside them
+def test_executes(name: str, kind: str, kernels: Kernels) -> None:
     notebook = read(name)
     before = {path.name for path in EXAMPLES.glob("[!_]*")}
     stored = [(cell.id, gist(cell)) for cell in notebook.cells if cell.cell_type == "code"]
-    nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": str(EXAMPLES)}}
-    ).execute()
+    manager, client = kernels(kind)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(FORGET))
+    execution = nbclient.NotebookClient(notebook, km=manager, timeout=120)
+    execution.kc = client
+    execution.execute()
+    del notebook.cells[0]
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     executed = [(cell.id, gist(cell)) for cell in notebook.cells if cell.cell_type == "code"]
     assert executed == stored

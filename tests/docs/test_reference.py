@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-import os
 import re
-import subprocess
-import sys
 from operator import attrgetter
 from pathlib import Path
 
@@ -225,7 +222,7 @@ def test_every_option_has_a_help_sentence():
 
 
 @pytest.mark.processes
-def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
+def test_the_exit_codes_are_those_of_the_command_line(commands, tmp_path, monkeypatch):
     page = (PAGES / "command_line.md").read_text(encoding="utf-8")
     stated = {int(cells[0]) for cells in rows(page) if cells[0].isdigit()}
     from cudnnlite.cli import common
@@ -238,17 +235,10 @@ def test_the_exit_codes_are_those_of_the_command_line(tmp_path):
         common.INTERRUPTED,
         common.CLOSED_PIPE,
     }
-    environment = os.environ | {
-        "CUDNNLITE_DEVICE": "emulated",
-        "CUDNNLITE_TUNING_CACHE": str(tmp_path / "none"),
-    }
+    monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
+    monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "none"))
     processes = [
-        subprocess.run(
-            [sys.executable, "-m", "cudnnlite", *words],
-            env=environment,
-            capture_output=True,
-            check=False,
-        )
+        commands.run(*words)
         for words in (
             ["cache", "show"],
             ["cache", "merge", str(tmp_path / "missing")],

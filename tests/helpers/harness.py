@@ -71,6 +71,11 @@ class Ledger:
         """Native objects that were made and not destroyed (or destroyed too often), by kind."""
         return {kind: count for kind, count in self.live.items() if count}
 
+    def not_destroyed(self):
+        """The object that the failed call would have destroyed, by kind."""
+        match = _MAKES.fullmatch(self.failed or "")
+        return {match[2] or "Handle": 1} if match and match[1] == "Destroy" else {}
+
 
 def package_stack():
     """Return the lines of the package that led here, as file names and line numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -16,38 +17,56 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.emulated.memory import host_memory
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """Links to the files of this libcudnn, in a folder of their own; the parts can be replaced."""
+def link_libcudnn(folder_of_links):
+    """Make links to the files of this libcudnn in a folder; the parts can be replaced."""
+    folder_of_links.mkdir()
     folder = Path(load_library().path).resolve().parent
     for file in folder.glob("libcudnn*.so.9"):
-        (tmp_path / file.name).symlink_to(file)
-    front = tmp_path / "libcudnn.so.9"
+        (folder_of_links / file.name).symlink_to(file)
+    front = folder_of_links / "libcudnn.so.9"
     front.unlink()
     shutil.copy(folder / front.name, front)  # a link would lead back to the whole ones
-    return tmp_path
+
+
+# Loads the libcudnn of each folder in a process of its own, which has no other one.
+LOAD_EACH = """
+import os, sys
+import cudnnlite as dnn
+
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        os.environ["CUDNNLITE_LIBCUDNN"] = folder
+        try:
+            dnn.TensorDescriptor((1, 2, 3, 4))
+            print(folder, "was loaded")
+        except dnn.LibraryError as error:
+            print(folder, " ".join(str(error).split()))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, folder
+"""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("part", ["graph", "ops", "cnn", "adv"])
-@pytest.mark.parametrize("length", [None, 0, 100, 1_000_000])
-def test_a_part_that_is_missing_or_cut_off_is_told(copy, part, length):
-    file = copy / f"libcudnn_{part}.so.9"
-    content = file.read_bytes()[:length] if length else b""
-    file.unlink()
-    if length is not None:
-        file.write_bytes(content)
-    process = run_python(
-        """
-        import cudnnlite as dnn
-        try:
-            dnn.TensorDescriptor((1, 2, 3, 4))
-        except dnn.LibraryError as error:
-            print(error)
-        """,
-        CUDNNLITE_LIBCUDNN=copy,
-    )
-    assert file.name in process.stdout
+def test_a_part_that_is_missing_or_cut_off_is_told(tmp_path):
+    damaged = {}  # the names of damaged files by their folders
+    for part in ("graph", "ops", "cnn", "adv"):
+        for length in (None, 0, 100, 1_000_000):
+            folder = tmp_path / f"{part}_{length}"
+            link_libcudnn(folder)
+            file = folder / f"libcudnn_{part}.so.9"
+            with file.open("rb") as whole:
+                content = whole.read(length or 0)
+            file.unlink()
+            if length is not None:
+                file.write_bytes(content)
+            damaged[str(folder)] = file.name
+    lines = run_python(LOAD_EACH, *damaged).stdout.splitlines()
+    assert len(lines) == len(damaged) == 16
+    for line, (folder, name) in zip(lines, damaged.items(), strict=True):
+        assert line.startswith(f"{folder} ")
+        assert name in line.removeprefix(folder)
 
 
 def test_the_emulated_device_has_no_more_memory_than_the_host():
@@ -87,15 +106,21 @@ def test_commands_name_a_removed_current_folder(command):
     assert "is relative to the current folder, which was removed" in ended.output
 
 
+# Runs each case in a fork of a process that has imported the package and nothing more.
 NO_DESCRIPTORS_LEFT = """
-    import os
-    import resource
+import json
+import os
+import resource
+import sys
+from pathlib import Path
 
-    import numpy as np
+import numpy as np
 
-    import cudnnlite as dnn
+import cudnnlite as dnn
 
-    {before}
+
+def run(before, work):
+    exec(before, globals())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (50, most))
     taken = []
@@ -106,14 +131,21 @@ NO_DESCRIPTORS_LEFT = """
         pass
     result = None
     try:
-        result = {work}
+        result = eval(work)
     except dnn.CudnnliteError as error:
         result = error
     finally:  # Python's traceback needs one
         for descriptor in taken:
             os.close(descriptor)
-    print(type(result).__name__, result)
-    """
+    Path(case).write_text(f"{type(result).__name__} {result}")
+
+
+for case, (before, work) in json.loads(sys.argv[1]).items():
+    if os.fork() == 0:
+        run(before, work)
+        sys.exit()
+    assert os.wait()[1] == 0, case
+"""
 
 
 HANDLE = "handle = dnn.Handle('emulated'); x = handle.array(np.ones((1, 2, 3, 4), np.float32))"
@@ -143,7 +175,7 @@ WITHOUT_DESCRIPTORS = {
         "ABCMeta <class 'cudnnlite.problems.table.AlgorithmTable'",
     ),
     "traced": (
-        f"{HANDLE}\n    with dnn.trace() as trace:\n        dnn.scale_tensor(handle, x, 2)",
+        f"{HANDLE}\nwith dnn.trace() as trace:\n    dnn.scale_tensor(handle, x, 2)",
         "trace.save('x')",
         "CudnnliteError cudnnlite/tracing/prelude.c cannot be read",
     ),
@@ -151,16 +183,19 @@ WITHOUT_DESCRIPTORS = {
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", WITHOUT_DESCRIPTORS)
-def test_where_no_file_descriptor_is_left(case, tmp_path):
-    before, work, output = WITHOUT_DESCRIPTORS[case]
-    process = run_python(
-        NO_DESCRIPTORS_LEFT.format(before=before, work=work),
+def test_where_no_file_descriptor_is_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scripts = {case: script for case, (*script, _) in WITHOUT_DESCRIPTORS.items()}
+    run_python(
+        NO_DESCRIPTORS_LEFT,
+        json.dumps(scripts),
         CUDNNLITE_TUNING_CACHE=None,
         PYTHONWARNINGS="ignore",
     )
-    assert process.stdout.startswith(output), process.stdout
-    assert "Error" not in output or process.stdout.endswith(": Too many open files\n")
+    for case, (*_, expected) in WITHOUT_DESCRIPTORS.items():
+        result = Path(case).read_text()
+        assert result.startswith(expected), case
+        assert "Error" not in expected or result.endswith(": Too many open files"), case
 
 
 @pytest.mark.processes

@@ -148,6 +148,8 @@ def test_a_name_that_nobody_has(x, handle):
             _ = thing.zzzz
         with pytest.raises(AttributeError, match=r"has no attribute '_private'$"):
             _ = thing._private
+    with pytest.raises(AttributeError, match=r"has no attribute '__wrapped_handle__'$"):
+        _ = dnn.__wrapped_handle__
     with pytest.raises(AttributeError, match=r"'reshpe'; did you mean reshape\?$"):
         _ = x.reshpe
 

@@ -281,7 +281,9 @@ class GraphAttention:
         # A row of the database may be one that cuDNN makes no plan of.
         if choice is not None and choice.source != DATABASE:
             engine = choice.algorithm
-        plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch)
+        # Otherwise the descriptor call computes what no graph does, and nobody needs the hints.
+        hints = self._key.interface == "graph"
+        plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch, hints=hints)
         # A CUDA graph that has recorded a call of this attention may outlive the handle.
         plan.hold()
         self._stack.callback(plan.release)

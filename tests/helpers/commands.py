@@ -1,0 +1,76 @@
+"""`Commands`: runs the command line in forks of one process, which has imported it once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+# Each fork runs `python -m cudnnlite` with the words, the environment and the folder of a request,
+# and ends as that does.  This process loads no libcudnn, and has one thread.
+_SERVER = """
+import gc, json, os, runpy, sys
+import cudnnlite.cli.app
+
+def next_request():
+    for line in sys.stdin:
+        if os.fork() == 0:
+            return json.loads(line)
+        print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    sys.exit()
+
+gc.freeze()  # or the first collection of each fork would copy all objects
+request = next_request()
+for number, path in enumerate((os.devnull, request["stdout"], request["stderr"])):
+    os.dup2(os.open(path, os.O_RDWR), number)
+os.environ.clear()
+os.environ.update(request["environment"])
+os.chdir(request["folder"])
+sys.argv = ["cudnnlite", *request["words"]]
+runpy.run_module("cudnnlite", run_name="__main__", alter_sys=True)
+"""
+
+
+class Commands:
+    """Runs commands as `python -m cudnnlite` does; Python starts and imports once for all.
+
+    For tests of what a command does.  Tests of how a process starts, and of its streams, start one.
+    """
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[str] | None = None
+
+    def close(self) -> None:
+        """End the process that forks."""
+        if self._server is not None:
+            self._server.communicate()
+
+    def run(self, *words: Any, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command with this process' environment, in this folder or the current one."""
+        if self._server is None:
+            command = [sys.executable, "-c", _SERVER]
+            pipe = subprocess.PIPE
+            self._server = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        with TemporaryDirectory() as outputs:
+            stdout, stderr = Path(outputs, "stdout"), Path(outputs, "stderr")
+            stdout.touch()
+            stderr.touch()
+            request = {
+                "words": [str(word) for word in words],
+                "environment": dict(os.environ),
+                "folder": str(folder or Path.cwd()),
+                "stdout": str(stdout),
+                "stderr": str(stderr),
+            }
+            self._server.stdin.write(json.dumps(request) + "\n")
+            self._server.stdin.flush()
+            exit_code = int(self._server.stdout.readline())
+            return subprocess.CompletedProcess(
+                words, exit_code, stdout.read_text("utf-8"), stderr.read_text("utf-8")
+            )
