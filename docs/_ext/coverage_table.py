@@ -209,13 +209,14 @@ def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
 INTRODUCTION = """\
 # Coverage
 
-This page lists every function of cuDNN's headers (9.28.0), and the Python names that reach it. `handle.api` has each of them under its name,
-wrapped or not, with typed arguments and a checked status: see [the raw layer](raw.md).
+This page lists every function of cuDNN's headers (9.28.0), and the Python names that reach it. `handle.api` has each of them
+under its name, wrapped or not, with typed arguments and a checked status: see [the raw layer](raw.md).
 
 {totals}
 
-A Python name is an operation, a descriptor, a method or a command that calls the function, or a spec that holds its arguments. "inside" means
-that the names call it for another purpose, such as the size of a workspace. "raw" means that only `handle.api` reaches it.
+A Python name is an operation, a descriptor, a method or a command that calls the function, or a spec that holds its arguments.
+"inside" means that the names call it for another purpose, such as the size of a workspace. "raw" means that only `handle.api`
+reaches it.
 
 The column "without a GPU" says what the function is on a machine without one:
 
@@ -224,9 +225,9 @@ The column "without a GPU" says what the function is on a machine without one:
 - **emulated**: the [emulated device](../explanation/emulated_device.md) replaces it, with NumPy.
 - **refused**: the function needs a GPU; on the emulated device it raises `NotSupportedError`.
 
-"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9, and "yes" is a mark without a version.
-If a header says nothing, the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`. Deprecated functions
-still work in 9.28.
+"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9, and "yes" is a mark without a
+version. If a header says nothing, the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`.
+Deprecated functions still work in 9.28.
 """
 
 

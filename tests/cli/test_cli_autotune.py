@@ -94,7 +94,9 @@ def test_one_problem_is_shown_with_every_candidate_and_the_reason():
     table = [line for line in lines if re.match(r"IMPLICIT_GEMM ", line)]
     assert len(table) == 1  # the one algorithm that fits, with three math types
     assert table[0].endswith("chosen")
-    assert "here the same kernel as IMPLICIT_GEMM (DEFAULT): IMPLICIT_GEMM (FMA, TENSOR_OP)" in lines
+    assert (
+        "here the same kernel as IMPLICIT_GEMM (DEFAULT): IMPLICIT_GEMM (FMA, TENSOR_OP)" in lines
+    )
     (fft,) = [line for line in lines if line.startswith("not FFT (")]
     assert fft == "not FFT (DEFAULT, FMA, TENSOR_OP): needs 7.594 KiB, the limit is 300 B"
     assert lines[-1].startswith("chosen: ")

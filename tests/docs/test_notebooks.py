@@ -39,9 +39,6 @@ NAMES = (
     "13_a_transformer_block",
     "14_a_network_by_figures",
 )
-# Notebooks whose stored outputs are of the emulated device until docs/record_notebooks.py runs them
-# on a GPU.  None of these outputs is a time.
-TO_RECORD = {"04_layouts_and_strides", "05_an_lstm_by_hand", "14_a_network_by_figures"}
 PROGRAMS = {
     "onnx_network.py",
     "quantize_digits.py",
@@ -118,8 +115,7 @@ def test_stores_what_a_gpu_printed_and_drew(name: str) -> None:
     They come from one run from top to bottom, with small pictures and nothing about the machine.
     """
     notebook = read(name)
-    has_gpu = any(card in notebook.metadata.recorded.device for card in ("H100", "H200"))
-    assert has_gpu != (name in TO_RECORD)
+    assert any(card in notebook.metadata.recorded.device for card in ("H100", "H200"))
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     assert not any("execution" in cell.metadata for cell in cells)
