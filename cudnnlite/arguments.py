@@ -102,7 +102,8 @@ def masked_types() -> tuple[type, ...]:
     NumPy loads `numpy.ma` for its first user, and we are none: that takes 7 ms.
     """
     module = sys.modules.get("numpy.ma")
-    return () if module is None else (module.MaskedArray,)
+    masked_array = getattr(module, "MaskedArray", None)  # another thread may be loading the module
+    return () if masked_array is None else (masked_array,)
 
 
 def refuse_masked(value: Any, argument: str) -> None:

@@ -88,6 +88,8 @@ class TuningCache(Closable):
     ArgumentError
         The path is not a path; or a rehearsal is to be opened as a cache for GPUs, or the other way
         round.
+    TuningCacheError
+        A folder that is to become a rehearsal cannot be marked, or has files that no cache has.
 
     Warns
     -----
@@ -147,6 +149,8 @@ class TuningCache(Closable):
                 f"{self.path} is a cache for GPUs; a rehearsal needs a folder of its own"
             )
         if self._is_written:
+            if file_type(self._folder) == S_IFDIR:
+                _refuse_another(self._folder)
             with refused_as(TuningCacheError, self._folder):
                 write_atomically(self._folder / REHEARSAL, _REHEARSAL_TEXT.encode("ascii"))
         return True
@@ -314,8 +318,7 @@ class TuningCache(Closable):
         for entry in source.entries():
             own_entry = self.get(entry.key)
             is_newer = own_entry is None or own_entry.tuned_at < entry.tuned_at
-            is_of_this_kind = entry.key.device.is_emulated == self.rehearsal
-            if is_newer and is_of_this_kind and self._write(entry):
+            if is_newer and self._write(entry):
                 count += 1
         if trust_code and isinstance(self.path, Path):
             sign_plans(folder, self.path)

@@ -7,8 +7,8 @@ cuDNN's heuristics, and between them the algorithms of the descriptor call.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -188,9 +188,11 @@ def _trials_of(
         shared: dict[str, Graph | None] = {"": None}
         if policy.interface != "descriptor":
             shared[""] = shared_graph(plan._handle, plan.problem, plan._resources)
-        named = _convolution_engines(shared[""], plan.problem, policy, compiled=compiled)
         most_engines = _ENGINES_PER_CALL * plan._handle.timing.real_calls
-        engine_rows = list(islice(named, most_engines))
+        with closing(
+            _convolution_engines(shared[""], plan.problem, policy, compiled=compiled)
+        ) as allowed_engines:
+            engine_rows = list(islice(allowed_engines, most_engines))
         algorithm_rows = list(_descriptor_calls(plan._handle, plan.problem, policy))
         rows = [*_interleaved(engine_rows, algorithm_rows)]
         rows[_BEFORE_CONVERSIONS:_BEFORE_CONVERSIONS] = _converted_engines(plan, policy, shared)
@@ -250,7 +252,7 @@ def _next_of(rows: Iterator[AlgorithmResult]) -> Iterator[AlgorithmResult]:
 
 def _convolution_engines(
     graph: Graph | None, problem: Problem, policy: TuningPolicy, *, compiled: bool = False
-) -> Iterator[AlgorithmResult]:
+) -> Generator[AlgorithmResult, None, None]:
     """Yield the engines that cuDNN's heuristics name, and that may be used.
 
     To list all other engines takes longer than most calls, so only a policy with a larger search
@@ -287,11 +289,11 @@ def _converted_engines(
     for layout in layouts_to_try(plan._handle, problem, policy):
         inner_problem = problem_in_layout(problem, layout)
         graph = shared[layout] = shared_graph(plan._handle, inner_problem, plan._resources)
-        named = _convolution_engines(graph, inner_problem, policy)
-        rows += (
-            replace(in_layout(row, layout), heuristic=None)
-            for row in islice(named, _ENGINES_PER_LAYOUT)
-        )
+        with closing(_convolution_engines(graph, inner_problem, policy)) as allowed_engines:
+            rows += (
+                replace(in_layout(row, layout), heuristic=None)
+                for row in islice(allowed_engines, _ENGINES_PER_LAYOUT)
+            )
     return rows
 
 

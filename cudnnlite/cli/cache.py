@@ -14,6 +14,7 @@ import typer
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.cache import (
+    entry_files,
     CACHE_VARIABLE,
     TuningCache,
     check_place,
@@ -245,7 +246,7 @@ def _opened(
 ) -> TuningCache:
     """Open the cache; end the command if it has no folder, or if the folder has to exist.
 
-    With `rehearsal`, a cache that does not exist yet becomes one.
+    With `rehearsal`, a cache without entries becomes one.
     """
     path = parse_cache_path(cache)
     if not isinstance(path, Path):
@@ -255,7 +256,7 @@ def _opened(
         raise failure(f"{path} does not exist")
     check_place(path)
     # A cache that does not exist yet says what is beside it, which a read-only one does not.
-    becomes_rehearsal = True if rehearsal and not path.exists() else None
+    becomes_rehearsal = True if rehearsal and not entry_files(path) else None
     return TuningCache(path, read_only=path.exists() and not to_write, rehearsal=becomes_rehearsal)
 
 

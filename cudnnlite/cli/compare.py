@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import typer
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of
-from cudnnlite.autotune.cache import TuningCache, check_place
+from cudnnlite.autotune.cache import TuningCache, check_place, is_rehearsal
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.bench import comparison_texts, wishes
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
@@ -143,6 +143,7 @@ def compare(
         elif libraries or policies:
             sides = _measured_sides(words, libraries, policies)
         else:
+            _refuse_rehearsal_beside_gpu(words)
             sides = [_saved_side(Path(word)) for word in words]
         first = sides[0].run
         comparisons = [
@@ -323,6 +324,17 @@ def bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:
     except ValueError as error:
         raise failure(f"{name}: `cudnnlite bench` printed no JSON") from error
     return run_from_plain(plain, name)
+
+
+def _refuse_rehearsal_beside_gpu(words: Sequence[str]) -> None:
+    """Raise ArgumentError for two caches, of which one is a rehearsal and the other is not."""
+    rehearsals = [word for word in words if is_rehearsal(Path(word))]
+    others = [word for word in words if word not in rehearsals]
+    if rehearsals and others:
+        raise ArgumentError(
+            f"{rehearsals[0]} is a rehearsal on the emulated device and {others[0]} is not: "
+            "they are never compared"
+        )
 
 
 def _saved_side(path: Path) -> _Side:

@@ -34,9 +34,9 @@ _MOST_SPECS = 1024
 # The addresses of the default stream in `Device.address_of` and in DLPack.
 _DEFAULT_STREAM, _DLPACK_DEFAULT_STREAM = 0, 1
 _UNREADABLE = -1
-# For a sparse or deleted array, one on several devices, and one that has no values yet.  A view says
-# why.
-_READING_ERRORS = (RuntimeError, BufferError, TypeError, ValueError)
+# For a sparse or deleted array, one on several devices, one that has no values yet, and what is no
+# array.  A view says why.
+_READING_ERRORS = (RuntimeError, BufferError, TypeError, ValueError, AttributeError)
 
 
 class _Library(NamedTuple):

@@ -273,7 +273,8 @@ def _why_no_resample(operation: BackendObject) -> str | None:
         return "a pooling of other than four axes, of several layouts or types, or with gaps"
     if is_channels_last and x.dtype == DataType.DOUBLE:
         return "a pooling of float64 with channels last"
-    if is_channels_last and x.dtype == DataType.BFLOAT16:
+    is_forward = operation.kind == "OPERATION_RESAMPLE_FWD"
+    if is_forward and is_channels_last and x.dtype == DataType.BFLOAT16:
         return "a pooling of bfloat16 with channels last, which cuDNN 9.19 computes wrongly"
     pads = zip(steps.attributes["pre_paddings"], steps.attributes["post_paddings"], strict=True)
     has_more_behind = any(behind > before for before, behind in pads)

@@ -7,7 +7,7 @@ JSON has the compiled code: a plan that is restored from it is finalised in a mi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -66,9 +66,9 @@ def configurations_to_try(
 ) -> Iterator[Configuration]:
     """Yield the configurations for a plan of a graph, the preferred one first.
 
-    They are those that several heuristics name.  If the graph has dynamic shapes, those that were
-    compiled for other sizes come before: the heuristics name others for other sizes, and each would
-    be compiled for a second.
+    They are those that several heuristics name.  If the graph has dynamic shapes, those that earlier
+    plans of the handle compiled, for any sizes, come before: the heuristics name others for other
+    sizes, and each would be compiled for a second.
     """
     compiled: set[Engine] = set()
     kernel_caches = _kernel_caches_for(graph)
@@ -167,10 +167,14 @@ class KernelCaches(NonCopyable):
 
 def _engines_in(text: str) -> Iterator[Engine]:
     """Yield the engines in the JSON of a kernel cache; none if it has another form than in 9.19."""
-    entries = json.loads(text).get("kernel_cache", ())
-    for entry in entries:
+    try:
+        keys = [entry["key"] for entry in json.loads(text)["kernel_cache"]]
+    except (TypeError, LookupError):
+        return
+    for key in keys:
         try:
-            yield Engine(entry["key"]["engineId"], entry["key"]["knobChoices"])
+            knobs: Mapping[Any, int] = {**key["knobChoices"]}
+            yield Engine(key["engineId"], knobs)
         except (TypeError, LookupError, ArgumentError):
             continue
 

@@ -144,8 +144,10 @@ class TrialCall(NonCopyable):
         turn = self._race.next_turn(self._timer.pending)
         self._close_losers()
         if turn is None:
+            # Nothing of earlier calls runs, so that the other candidates may be closed.
+            may_settle = self._has_ended and not self._timer.pending
             self._run_leader(stream)
-            if self._race.winner is not None and self._has_ended:
+            if self._race.winner is not None and may_settle:
                 self._settle(self._race.winner)
         elif not self._try(turn, stream):
             self._run_leader(stream)
@@ -173,9 +175,7 @@ class TrialCall(NonCopyable):
             try:
                 with self._placed(leader, stream) as call:
                     call_prepared(call)
-                # A winner is not closed.  Without its events the last one has ended some time.
-                if self._race.winner is None:
-                    self._untimed_end = self._device.record_event(stream)
+                self._untimed_end = self._device.record_event(stream)
                 return
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, leader, error)
@@ -200,10 +200,11 @@ class TrialCall(NonCopyable):
         return True
 
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
-        """Run a candidate between events.
+        """Run a candidate, and time it.
 
-        If it may run again, these are repeats: they are enqueued while the device does a first run,
-        which is not timed, so that their time has no part of the host's.
+        A candidate that may run again runs once untimed, and then `turn.repeats` times between two
+        events.  The repeats are enqueued while the device does the first run, so that their time has
+        no part of the host's.
         """
         if not self._is_repeatable:
             with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):

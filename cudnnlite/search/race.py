@@ -16,7 +16,8 @@ _MOST_SAMPLES = 3
 # Times up to this multiple of the least are taken as equal; then the workspace decides.
 _TIE_RATIO = 1.01
 # Another candidate replaces the first one, which cuDNN's heuristic prefers, only if it is faster by
-# more than this: of many candidates' times, the least one owes something to noise.
+# more than this.  The least of many times is too small by chance: on an H100 a sample of short
+# repeats varied by some percent.
 _GAIN_OVER_THE_FIRST = 1.05
 # A candidate whose time is not known yet may be a slow one, and is not repeated more often.
 _MOST_REPEATS_AT_FIRST = 2
@@ -102,9 +103,12 @@ class Race:
     def leader(self) -> int:
         """The index of the fastest candidate so far.
 
-        If several are equally fast, it is the one with the least workspace, and then the first.
-        The first candidate leads as long as none is clearly faster.
+        It is the winner, once there is one.  If several are equally fast, it is the one with the
+        least workspace, and then the first.  The first candidate leads as long as none is clearly
+        faster.
         """
+        if self.winner is not None:
+            return self.winner
         first = self.runners[0]
         if first.runs and not first.why_out and first.ms <= _GAIN_OVER_THE_FIRST * self.best_ms:
             return 0
@@ -237,7 +241,7 @@ class Race:
 
     def rows(self) -> list[AlgorithmResult]:
         """Return the candidates with their times: the winner or leader first, unusable ones last."""
-        first = self.leader if self.winner is None else self.winner
+        first = self.leader
         order = sorted(range(len(self.runners)), key=lambda index: self.runners[index].ms)
         rows = [_row_of(self.runners[index]) for index in order if index != first]
         usable = [row for row in rows if row.ok]

@@ -51,7 +51,8 @@ class TimingPolicy(NamedTuple):
     # try no new candidates, but compare those that are close.
     real_calls: int = 12
     confirming_calls: int = 3
-    # Such a call repeats short work until it lasts about so long, unless it reads its own result.
+    # Such a call repeats short work until it lasts about so long.  Calls of recurrent networks, and
+    # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
     energy_seconds: float = 1.0

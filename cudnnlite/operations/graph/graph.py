@@ -39,8 +39,8 @@ class Graph(LayerFormulas):
     dynamic_shapes : bool
         Whether cuDNN compiles kernels that graphs with other sizes use, too: one of a chain of
         operations is compiled once for a handle, and plans for further sizes take a tenth of a
-        millisecond.  They have the engine of the first size where it serves them, which may not be
-        the best for theirs.  Fewer engines do that.
+        millisecond.  They have the engine of the handle's first such plan where it serves them,
+        which may not be the best for their sizes.  Fewer engines do that.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Graph(LayerFormulas):
             One of cuDNN's engines with its knobs, or what `Tuner.choose` returned.  If not given,
             the tuner's choice inside `autotuned`, if the other arguments require nothing; otherwise
             the first engine that the heuristics name and that meets the requirements.  With
-            dynamic shapes, engines that are compiled for other sizes come before those.
+            dynamic shapes, the engines of the handle's earlier plans come before those.
         math_type : MathType or str
             "fma" or "true_float32": only engines that do not use tensor cores.  cuDNN 9.19 has some
             for convolutions and for graphs without products; it has none where there is a "MATMUL",

@@ -169,9 +169,9 @@ def pooling_backward(
     y, dy, x : device arrays
         The forward call's result, the gradient of that result, and the forward call's input.
     pooling : PoolingSpec
-        As in `pooling_forward`.  Where the padding of an axis differs at its two ends, maxima and
-        bfloat16 need the channels first in memory; averages that count the padding need them last
-        if there is more of it behind an axis than before it.
+        As in `pooling_forward`.  Where the padding of an axis differs at its two ends, maxima need
+        the channels first in memory; averages that count the padding need them last if there is
+        more of it behind an axis than before it.
     alpha, beta : float
         Host scalars: dx = alpha * result + beta * dx.  With beta = 0 `out` is not read.
     out : device array, optional
