@@ -222,7 +222,7 @@ def test_what_the_choice_for_an_lstm_costs_is_that_of_the_table():
         and row["time_us"]
     ]
     sentence = (
-        f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us or {max(times):.0f} us "
+        f"(25 steps, batch 16, hidden size 1024) took {min(times):.0f} us and {max(times):.0f} us "
         "on an H200"
     )
     assert sentence in page("rnn.md", GUIDE)
