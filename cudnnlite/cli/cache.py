@@ -14,7 +14,6 @@ import typer
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.cache import (
-    entry_files,
     CACHE_VARIABLE,
     TuningCache,
     check_place,
