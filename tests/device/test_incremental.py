@@ -409,32 +409,108 @@ def test_threads(device: Any) -> None:
     assert not errors, "\n".join(errors)
 
 
-def test_a_plan_takes_over_a_winner_although_the_device_is_behind(
+class Events:
+    """A device's events: which are reached, and how many runs of how many milliseconds lie between.
+
+    All that is recorded and run is in `log`; an event is its place there.
+    """
+
+    def __init__(self, handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, run_ms: float) -> None:
+        self.log: list[str] = []
+        self.reached = 0
+        self._run_ms = run_ms
+        run = trial_call.call_prepared
+
+        def logged_run(prepared: Any) -> None:
+            self.log.append("run")
+            run(prepared)
+
+        monkeypatch.setattr(trial_call, "call_prepared", logged_run)
+        monkeypatch.setattr(handle.device, "record_event", self._record)
+        monkeypatch.setattr(handle.device, "elapsed_between", self._elapsed)
+
+    def _record(self, stream: Any) -> int:
+        self.log.append("event")
+        return len(self.log)
+
+    def _elapsed(self, start: int, end: int) -> float | None:
+        if end > self.reached:
+            return None
+        return self.log[start:end].count("run") * self._run_ms
+
+    def reach_all(self) -> None:
+        self.reached = len(self.log)
+
+
+def test_repeats_behind_a_first_run_are_timed_together(
     handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No event of a call is reached before the call returns."""
-    events: list[Any] = []
-    record, elapsed = handle.device.record_event, handle.device.elapsed_between
-
-    def record_event(stream: Any) -> Any:
-        events.append(record(stream))
-        return events[-1]
-
-    def elapsed_between(start: Any, end: Any) -> float | None:
-        return None if any(end is event for event in events) else elapsed(start, end)
-
-    monkeypatch.setattr(handle.device, "record_event", record_event)
-    monkeypatch.setattr(handle.device, "elapsed_between", elapsed_between)
+    handle.timing = TimingPolicy(real_sample_ms=0.1)
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    calls = []
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
         race = race_of(plan)
-        first = race.runners[0]
-        for _ in range(CALLS):
-            if first.runs:
-                race.exclude(0, "the winner shall be another one")
+        while race.winner is None:
+            events.reach_all()
+            before = len(events.log)
             check(case, plan(case.x, case.w))
-            events.clear()
-        assert race.winner != 0
+            calls.append(events.log[before:])
+    timed = [call for call in calls if call.count("event") == 2]
+    assert timed[0] == ["run", "event", "run", "event"]  # its time is not known yet
+    assert timed[1] == ["run", "event", "run", "run", "event"]
+    assert ["run", "event", *["run"] * 5, "event"] in timed
+    known = [runner.ms for runner in race.runners if runner.times_ms]
+    assert len(known) > 1
+    assert known == pytest.approx([0.02] * len(known))
+
+
+def test_a_winner_is_taken_over_when_the_device_has_done_all_calls(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a plan that is to be closed may be running."""
+    handle.timing = TimingPolicy(real_calls=1, confirming_calls=0)
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        race.exclude(0, "the winner shall be another one")
+        check(case, plan(case.x, case.w))  # of the second candidate, which is timed
+        timed = len(events.log)
+        check(case, plan(case.x, case.w))  # of the same one, which leads
+        assert race.winner is None
+        events.reached = timed
+        check(case, plan(case.x, case.w))
+        assert race.winner == 1
+        assert plan.choice.source == HEURISTIC
+        events.reach_all()
+        check(case, plan(case.x, case.w))
         assert plan.choice.source == REAL_CALLS
+
+
+def test_a_plan_waits_for_its_own_calls_where_another_one_ended_the_race(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    arguments = handle, case.x, case.w, case.conv
+    with dnn.convolution_forward.plan(*arguments) as late:
+        check(case, late(case.x, case.w))
+        after_late = len(events.log)
+        with dnn.convolution_forward.plan(*arguments) as other:
+            race = race_of(other)
+            assert race is race_of(late)
+            while race.winner is None:
+                check(case, other(case.x, case.w))
+                # All but the events of the late plan.
+                monkeypatch.setattr(
+                    handle.device,
+                    "elapsed_between",
+                    lambda start, end: None if end <= after_late else 0.02,
+                )
+        check(case, late(case.x, case.w))
+        assert late.choice.source == HEURISTIC
+        monkeypatch.setattr(handle.device, "elapsed_between", lambda start, end: 0.02)
+        for _ in range(2):
+            check(case, late(case.x, case.w))
+        assert late.choice.source == REAL_CALLS
 
 
 @pytest.mark.gpu
