@@ -110,7 +110,12 @@ def dtype_name(dtype: DataType) -> str:
 
 
 def mixed_types(argument: str, dtype: DataType, model: str, model_dtype: DataType) -> str:
-    """Return the message for an argument that needs the data type of another one, the model."""
+    """Return the message for an argument that needs the data type of another one, the model.
+
+    float64 is NumPy's default, so that a model of it is the stray one.
+    """
+    if model_dtype == DataType.DOUBLE:
+        argument, dtype, model, model_dtype = model, model_dtype, argument, dtype
     message = (
         f"{argument} is {dtype_name(dtype)}, {model} is {dtype_name(model_dtype)}; "
         f"needed: the data type of {model}"
@@ -120,7 +125,14 @@ def mixed_types(argument: str, dtype: DataType, model: str, model_dtype: DataTyp
         message += "; dnn.transform_tensor converts to float32, and from that"
     elif types <= {DataType.FLOAT, *_HALVES}:
         message += f"; dnn.transform_tensor(handle, {argument}, dtype={dtype_name(model_dtype)!r}) converts"
-    return message
+    return message + float64_hint(dtype, model_dtype)
+
+
+def float64_hint(dtype: DataType, needed: DataType) -> str:
+    """Return how an array becomes of another data type than float64; empty if it is not that."""
+    if dtype != DataType.DOUBLE:
+        return ""
+    return f"; handle.array(values, dtype={dtype_name(needed)!r}) makes an array of it"
 
 
 def vector_length(dtype: DataType) -> int:

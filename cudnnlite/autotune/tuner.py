@@ -586,10 +586,11 @@ def autotuned(
 
     With `incremental` no call measures or waits.  Instead each of the first calls of a problem, at
     most 12 (`TimingPolicy.real_calls`), runs another candidate on the user's own data, the likely
-    ones first, between two events that later calls read.  Each call has its result, whichever
-    candidate it runs.  Then the fastest one stays, and is saved like any other choice.  Errors are
-    not measured: a candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow
-    it.  So are plans that are made in the block.
+    ones first, between two events that later calls read.  A call that reads nothing that it writes
+    repeats short work, up to 64 times.  Each call has its result, whichever candidate it runs.
+    Then the fastest one stays, and is saved like any other choice.  Errors are not measured: a
+    candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  So are
+    plans that are made in the block.
 
     Parameters
     ----------

@@ -6,7 +6,8 @@ for that one, and it for the call.  So memory that the library frees, or writes 
 touched too early.
 
 JAX names no stream and has no attributes that tell the address quickly.  Its capsule makes our
-stream wait for the array, and is read here, once.
+stream wait for the array, and is read here, once.  JAX does not wait for our stream before it frees
+an array: the caller keeps it until the call is done.
 """
 
 from __future__ import annotations

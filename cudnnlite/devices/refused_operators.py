@@ -38,7 +38,7 @@ class RefusedOperators:
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
-        if is_readable(other) or isinstance(other, Number):
+        if is_readable(other) or isinstance(other, (Number, list, tuple)):
             raise ArrayTypeError(
                 "a DeviceArray is not compared with ==; x.numpy() copies it to the host, "
                 "and `x is y` asks whether both are one object"

@@ -50,6 +50,8 @@ def host_array_of_shape(what: str, value: Any, shape: tuple[int, ...]) -> Array:
 
 def state_dict_of(state_dict: Mapping[str, Any] | HasStateDict) -> Mapping[str, Any]:
     """Return a `state_dict`, or that of a module; ArgumentError if it is neither."""
+    if isinstance(state_dict, type):
+        raise ArgumentError(f"state_dict is the class {state_dict.__name__}; needed: a module")
     if isinstance(state_dict, HasStateDict):
         state_dict = state_dict.state_dict()
     check_mapping(state_dict, "state_dict")

@@ -19,7 +19,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.record import Function
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
-from cudnnlite.dtypes import dtype_name
+from cudnnlite.dtypes import dtype_name, float64_hint
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
@@ -306,13 +306,6 @@ def common_dtype(specs: Mapping[str, Any]) -> DataType:
     """
     dtypes: list[DataType] = [spec.dtype for spec in specs.values()]
     return next((dtype for dtype in dtypes if dtype != DataType.DOUBLE), dtypes[0])
-
-
-def float64_hint(dtype: DataType, needed: DataType) -> str:
-    """Return how an array becomes of another data type than float64; empty if it is not that."""
-    if dtype != DataType.DOUBLE:
-        return ""
-    return f"; handle.array(values, dtype={dtype_name(needed)!r}) makes an array of it"
 
 
 def check_alike(specs: Mapping[str, TensorSpec], options: Mapping[str, Any] | None = None) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cudnnlite.dtypes import dtype_name
+from cudnnlite.dtypes import dtype_name, float64_hint
 from cudnnlite.enums import DataType, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import FLOATS, Operation, common_dtype, float64_hint
+from cudnnlite.problems.operation import FLOATS, Operation, common_dtype
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 

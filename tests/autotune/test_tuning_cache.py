@@ -283,6 +283,13 @@ def test_a_cache_for_gpus_never_becomes_a_rehearsal(filled):
         assert "rehearsal" not in repr(cache)
 
 
+def test_a_folder_with_other_files_becomes_no_rehearsal(tmp_path):
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(TuningCacheError, match=r"is no tuning cache: it has a\.jpg"):
+        TuningCache(tmp_path, rehearsal=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jpg"]
+
+
 def test_rehearsals_are_exported_and_merged(tmp_path):
     one, other, shipped = (tmp_path / name for name in ("one", "other", "shipped"))
     rehearse(one, 3)

@@ -101,6 +101,16 @@ def test_two_caches(tmp_path):
     assert plain["counts"] == {"slower": 1}
 
 
+def test_a_rehearsal_is_not_compared_with_a_cache_for_gpus(tmp_path):
+    with dnn.TuningCache(tmp_path / "rehearsal", rehearsal=True):
+        pass
+    (tmp_path / "gpu").mkdir()
+    for words in (("rehearsal", "gpu"), ("gpu", "rehearsal")):
+        result = run("compare", *(tmp_path / word for word in words))
+        assert result.exit_code == 1
+        assert "they are never compared" in result.stderr
+
+
 @pytest.mark.processes
 def test_two_policies_are_two_processes():
     sides = ["--with", "--dtype float32 --no-tf32", "--with", "--dtype float16"]

@@ -234,7 +234,10 @@ def test_a_view_holds_the_memory_of_an_array_of_jax() -> None:
     assert memory() is None
 
 
-@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError])
+ERRORS = [AttributeError, BufferError, RuntimeError, TypeError, ValueError]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_arrays_without_a_capsule_go_another_way(error: type[Exception]) -> None:
     """Deleted ones, those on several devices, tracers: the view says what is wrong."""
 

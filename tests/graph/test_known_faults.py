@@ -8,6 +8,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.operations.layers.pooling_plan import pooling_graph
 
 # x, window, padding: images of dy of one pixel, of two, and of many.
 POOLINGS = {
@@ -107,3 +108,17 @@ def test_images_of_one_pixel_on_both_sides() -> None:
         )
         graph.output("y", y, "float16")
         assert (why_wrong(graph) is None) is is_right
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("given", ["NCHW", "NHWC"])
+def test_images_of_one_pixel_are_described_in_the_layout_of_x(given: str, layout: str) -> None:
+    """An H100 refuses gradients of x in NHWC by images of dy that are described in NCHW."""
+    x, y = dnn.TensorSpec((2, 3, 12, 9), layout=layout), dnn.TensorSpec((2, 3, 1, 1), layout=given)
+    mode = "average_count_exclude_padding"
+    pooling = dnn.PoolingSpec((13, 11), padding=((1, 0), (2, 0)), stride=1, mode=mode)
+    graph = pooling_graph(dnn.pooling_backward.problem(y, y, x, pooling))
+    described = dnn.TensorSpec(y.shape, layout=layout).strides
+    assert [tensor.strides for tensor in graph.tensors if tensor.shape == y.shape] == [
+        described
+    ] * 2

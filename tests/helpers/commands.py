@@ -51,6 +51,7 @@ class Commands:
 
     def run(self, *words: Any, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command with this process' environment, in this folder or the current one."""
+        sys.audit("os.fork", "of the process that runs commands")  # each is a process for its test
         if self._server is None:
             command = [sys.executable, "-c", _SERVER]
             pipe = subprocess.PIPE
@@ -70,7 +71,9 @@ class Commands:
             }
             self._server.stdin.write(json.dumps(request) + "\n")
             self._server.stdin.flush()
-            exit_code = int(self._server.stdout.readline())
+            answer = self._server.stdout.readline()
+            assert answer, f"the process that runs commands ended with {self._server.wait()}"
+            exit_code = int(answer)
             return subprocess.CompletedProcess(
                 words, exit_code, stdout.read_text("utf-8"), stderr.read_text("utf-8")
             )
