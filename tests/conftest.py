@@ -1,9 +1,9 @@
 """What all tests share: the two devices, checked handles, and rules for skips and processes.
 
 A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no
-CUDA device the second run is skipped, with the reason.  Under CUDNNLITE_REQUIRE_GPU=1 a missing
-device and every other skip are failures.  A test that starts a process and is not marked
-`processes` fails.
+CUDA device the second run is deselected, and the summary says how many were, with the reason.
+Under CUDNNLITE_REQUIRE_GPU=1 a missing device and every skip are failures.  A test that starts a
+process and is not marked `processes` fails.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import itertools
 import logging
 import os
 import re
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -48,6 +49,8 @@ DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu)
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")
 REQUIRE_GPU = os.environ.get("CUDNNLITE_REQUIRE_GPU") == "1"
 _FAILED = pytest.StashKey[bool]()
+_WITHOUT_GPU = pytest.StashKey[int]()  # how many tests were deselected for want of a GPU
+_WITHOUT_GPU_OUTPUT = "without_gpu"  # the same number, from a worker of pytest-xdist
 _started: list[str] = []  # processes, by the test that runs
 
 
@@ -83,6 +86,10 @@ def pytest_sessionstart() -> None:
     Modules that start a process on import are imported here, so that no test is blamed for it:
     cuda.pathfinder runs ldconfig.
     """
+    # A shell's background job, as of `pytest &` in a script, ignores Ctrl+C. Tests that send it, to
+    # this process or to one that inherits what it ignores, would wait for their timeout.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     importlib.import_module("cuda.pathfinder")
     if REQUIRE_GPU and why_no_cuda():
         raise pytest.UsageError(f"CUDNNLITE_REQUIRE_GPU=1, but there is {why_no_cuda()}")
@@ -93,10 +100,11 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 0 if REQUIRE_GPU else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, and skip GPU tests without a GPU.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the slow tests, and deselect GPU tests without a GPU.
 
-    The last worker then ends early.
+    The last worker then ends early.  A skip costs as much as a short test, and half of the tests
+    need a GPU.
     """
     items.sort(
         key=lambda item: (
@@ -105,8 +113,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
     needing = [item for item in items if item.get_closest_marker("gpu")]
     if needing and why_no_cuda():
-        for item in needing:
-            item.add_marker(pytest.mark.skip(reason=why_no_cuda()))
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        config.hook.pytest_deselected(items=needing)
+        config.stash[_WITHOUT_GPU] = len(needing)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that prints the summary how many tests this worker deselected."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_WITHOUT_GPU_OUTPUT] = session.config.stash.get(_WITHOUT_GPU, 0)
+
+
+def pytest_testnodedown(node: Any) -> None:
+    """Note how many tests a worker deselected; all workers collect, and deselect, the same."""
+    # a worker that crashed has no output
+    deselected = getattr(node, "workeroutput", {}).get(_WITHOUT_GPU_OUTPUT, 0)
+    node.config.stash[_WITHOUT_GPU] = max(deselected, node.config.stash.get(_WITHOUT_GPU, 0))
 
 
 def pytest_collection_finish() -> None:
@@ -219,7 +241,7 @@ def pytest_make_collect_report() -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say how many tests ran on each device, and how many were skipped for which reason."""
+    """Say how many tests ran on each device, and how many did not run for which reason."""
     skips = Counter(why_skipped(report) for report in terminalreporter.stats.get("skipped", ()))
     if skips:
         terminalreporter.section("skipped")
@@ -231,11 +253,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             if getattr(report, "device", "") and (report.when == "call" or outcome != "passed"):
                 counts[report.device, outcome] += 1
     terminalreporter.section("tests by device")
+    without_gpu = terminalreporter.config.stash.get(_WITHOUT_GPU, 0)
     for device in ("emulated", "cuda"):
-        counts_text = ", ".join(
+        texts = [
             f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device
-        )
-        terminalreporter.write_line(f"{device}: {counts_text or 'none'}")
+        ]
+        if device == "cuda" and without_gpu:
+            texts.append(f"{without_gpu} not run: {why_no_cuda()}")
+        terminalreporter.write_line(f"{device}: {', '.join(texts) or 'none'}")
 
 
 def why_skipped(report: Any) -> str:

@@ -522,7 +522,8 @@ def test_events_are_asked_while_a_graph_is_recorded_elsewhere() -> None:
         device = handle.device
         start, end = (device.record_event(handle.stream) for _ in range(2))
         handle.synchronize()
-        stream = int(device.create_stream().handle)
+        recorded = device.create_stream()
+        stream = int(recorded.handle)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         assert driver.cuStreamBeginCapture(stream, mode)[0] == 0
         ms = device.elapsed_between(start, end)

@@ -11,10 +11,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 # Each fork runs `python -m cudnnlite` with the words, the environment and the folder of a request,
-# and ends as that does.  This process loads no libcudnn, and has one thread.
+# and ends as that does.  This process loads no libcudnn, and has one thread.  It imports what
+# commands import only when they need it, and asks for a help, which imports parsers and printers.
 _SERVER = """
 import gc, json, os, runpy, sys
-import cudnnlite.cli.app
+import cuda.core
+import cudnnlite.emulated.device
+from cudnnlite.cli.app import app
+from typer.testing import CliRunner
+
+CliRunner().invoke(app, ["autotune", "--help"])
 
 def next_request():
     for line in sys.stdin:
