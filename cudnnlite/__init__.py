@@ -462,7 +462,8 @@ def _instead(name: str) -> str:
             return f"; it is {name.removeprefix(prefix)}.{function_name} now"
     if name in _MODULE:
         return f"; {_MODULE[name]}"
-    return _c_name_hint(name) or _meant(name, __all__)
+    hint = _c_name_hint(name)
+    return hint if "did you mean" in hint else hint + _meant(name, __all__)
 
 
 if not TYPE_CHECKING:
