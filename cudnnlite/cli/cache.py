@@ -34,7 +34,7 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.cli.comparison import Comparison, wanted, what
+from cudnnlite.cli.comparison import Comparison, refuse_rehearsal_beside_gpu, wanted, what
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.results import named
@@ -230,9 +230,7 @@ def clear(
 
 def _tell_rehearsal(names: list[str], rehearsals: list[bool]) -> None:
     """Say that times are the emulated device's; end the command if those of one side are a GPU's."""
-    if not all(rehearsals):
-        name = names[rehearsals.index(True)]
-        raise failure(f"{name} is a rehearsal on the emulated device: no GPU is compared with it")
+    refuse_rehearsal_beside_gpu(names, rehearsals)
     tell("rehearsals on the emulated device: the times are NumPy's, not a GPU's")
 
 

@@ -32,7 +32,7 @@ from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
-from cudnnlite.cli.comparison import wanted, what
+from cudnnlite.cli.comparison import refuse_rehearsal_beside_gpu, wanted, what
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties
@@ -143,7 +143,7 @@ def compare(
         elif libraries or policies:
             sides = _measured_sides(words, libraries, policies)
         else:
-            _refuse_rehearsal_beside_gpu(words)
+            refuse_rehearsal_beside_gpu(words, [is_rehearsal(Path(word)) for word in words])
             sides = [_saved_side(Path(word)) for word in words]
         first = sides[0].run
         comparisons = [
@@ -324,17 +324,6 @@ def bench_run(words: Sequence[str], library: str, name: str) -> BenchRun:
     except ValueError as error:
         raise failure(f"{name}: `cudnnlite bench` printed no JSON") from error
     return run_from_plain(plain, name)
-
-
-def _refuse_rehearsal_beside_gpu(words: Sequence[str]) -> None:
-    """Raise ArgumentError for two caches, of which one is a rehearsal and the other is not."""
-    rehearsals = [word for word in words if is_rehearsal(Path(word))]
-    others = [word for word in words if word not in rehearsals]
-    if rehearsals and others:
-        raise ArgumentError(
-            f"{rehearsals[0]} is a rehearsal on the emulated device and {others[0]} is not: "
-            "they are never compared"
-        )
 
 
 def _saved_side(path: Path) -> _Side:

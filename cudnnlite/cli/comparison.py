@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from cudnnlite._raw.library import format_version
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.autotune.tuned_problem import cost
+from cudnnlite.cli.common import failure
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import summary
@@ -182,3 +183,10 @@ def _time_ms(entry: TuningEntry) -> float | None:
     if time_ms is None or not 0 < time_ms < inf:
         return None
     return time_ms
+
+
+def refuse_rehearsal_beside_gpu(names: Sequence[str], rehearsals: Sequence[bool]) -> None:
+    """End the command if of several caches some are rehearsals and others are not."""
+    if any(rehearsals) and not all(rehearsals):
+        name = names[rehearsals.index(True)]
+        raise failure(f"{name} is a rehearsal on the emulated device: no GPU is compared with it")

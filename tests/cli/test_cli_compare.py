@@ -108,7 +108,7 @@ def test_a_rehearsal_is_not_compared_with_a_cache_for_gpus(tmp_path):
     for words in (("rehearsal", "gpu"), ("gpu", "rehearsal")):
         result = run("compare", *(tmp_path / word for word in words))
         assert result.exit_code == 1
-        assert "they are never compared" in result.stderr
+        assert "is a rehearsal on the emulated device: no GPU is compared with it" in result.stderr
 
 
 @pytest.mark.processes
