@@ -22,6 +22,10 @@ DATABASE = "the database"
 REAL_CALLS = "tuning in real calls"
 CACHE = "the cache"
 SEARCH = "a search"
+# The most that noise accounts for, as a fraction of the smaller measurement.  A candidate that was
+# measured wildly is not as fast as the best: one of 28 us was chosen so beside one of 7.
+_MOST_NOISE = 0.05
+MOST_NOISE_OF_CALLS = 0.15  # of the wall time of calls, and of energy
 
 
 @dataclass(frozen=True)
@@ -266,9 +270,8 @@ def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
     """Return whether two medians differ by less than the noise of their measurement.
 
-    The noise is half the distance between the quartiles of either, whichever is larger.  The
-    medians are those of the device's time, or with `latency` those of a call's.  False if a row
-    was not measured, or cannot be used.
+    The medians are those of the device's time, or with `latency` those of a call's.  False if a
+    row was not measured, or cannot be used.
     """
     if not (row.ok and other.ok):
         return False
@@ -280,4 +283,15 @@ def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool 
         other_time, other_spread = other.time_ms, other.spread_ms
     if time is None or spread is None or other_time is None or other_spread is None:
         return False
-    return abs(other_time - time) <= max(spread, other_spread) / 2
+    most = MOST_NOISE_OF_CALLS if latency else _MOST_NOISE
+    return abs(other_time - time) <= noise_of((time, spread), (other_time, other_spread), most)
+
+
+def noise_of(one: tuple[float, float], other: tuple[float, float], most: float) -> float:
+    """Return the noise of two measurements, each of which is a median and a spread.
+
+    The spread is the distance between the quartiles.  The noise is half the larger spread, but at
+    most the fraction `most` of the smaller median.
+    """
+    (median, spread), (other_median, other_spread) = one, other
+    return min(max(spread, other_spread) / 2, most * min(median, other_median))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cudnnlite.devices.device import PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import MOST_NOISE_OF_CALLS, AlgorithmResult, noise_of
 
 Work = Callable[[], object]
 SAMPLES = 3
@@ -124,11 +124,14 @@ def ranked_by_energy(rows: Sequence[AlgorithmResult]) -> list[AlgorithmResult]:
 
 
 def energy_within_noise(row: AlgorithmResult, other: AlgorithmResult) -> bool:
-    """Return whether the energies of two rows differ by less than half the spread of either.
+    """Return whether the energies of two rows differ by less than the noise: see `noise_of`.
 
     False if that of one was not measured.
     """
     if row.joules is None or other.joules is None:
         return False
-    spread = max(row.joules_spread or 0.0, other.joules_spread or 0.0)
-    return abs(row.joules - other.joules) <= spread / 2
+    one, another = (
+        (row.joules, row.joules_spread or 0.0),
+        (other.joules, other.joules_spread or 0.0),
+    )
+    return abs(row.joules - other.joules) <= noise_of(one, another, MOST_NOISE_OF_CALLS)

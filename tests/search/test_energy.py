@@ -119,6 +119,13 @@ def test_between_equal_energies_the_time_decides():
     assert [result.within_noise for result in ranking] == [False, True, False, False]
 
 
+def test_a_wild_measurement_is_not_the_least_energy():
+    wild = row("GEMM", time_ms=1.0, joules=1.5, joules_spread=4.0)
+    steady = row("FFT", time_ms=2.0, joules=0.5, joules_spread=0.01)
+    ranking = ranked_by_energy([wild, steady])
+    assert [result.algorithm.name for result in ranking] == ["FFT", "GEMM"]
+
+
 def test_without_a_counter_there_is_no_such_contest(clock, monkeypatch):
     monkeypatch.setattr(Clock, "__str__", lambda self: "a GPU")
     with pytest.raises(
