@@ -190,8 +190,13 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             return values
         return values[0] if values else None
 
-    def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
-        """Return the descriptors that an attribute holds; `stack` owns them."""
+    def get_descriptors(
+        self, name: str, stack: ExitStack, most: int | None = None
+    ) -> list[BackendDescriptor]:
+        """Return the descriptors that an attribute holds; `stack` owns them.
+
+        If `most` is given, these are the first ones, and so many at most.
+        """
         number, type_name, has_several = attribute(self.kind.name, name)
         if name.upper() not in KINDS_READ:
             raise ArgumentError(
@@ -203,9 +208,10 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             self.api.cudnnBackendGetAttribute(
                 self.ptr, number, BackendAttributeType[type_name], 0, count, None
             )
+        number_read = count.value if most is None else min(count.value, most)
         kind = KINDS_READ[name.upper()]
         descriptors = [
-            stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)
+            stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(number_read)
         ]
         return self.fill(name, descriptors)
 
