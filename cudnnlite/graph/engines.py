@@ -36,7 +36,7 @@ _FEW = 16
 # The knobs of a configuration are read into so many descriptors, unless it has more knobs.
 FEW_KNOBS = 8
 # A heuristic is asked for its first configuration, then for so many times more.
-_MORE_RESULTS = 8
+MORE_RESULTS = 8
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
@@ -191,7 +191,7 @@ def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
             yield from descriptors[first:]
             if len(descriptors) < most:
                 return
-            first, most = most, _MORE_RESULTS * most
+            first, most = most, MORE_RESULTS * most
     except REFUSALS:  # this heuristic has no answer for this graph
         return
 

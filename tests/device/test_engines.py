@@ -94,7 +94,7 @@ def test_a_list_that_is_asked_for_in_steps_is_complete(
 ) -> None:
     """It has the order, the knobs and the notes of the list that is asked for at once."""
     problem = Problem(handle, X, W, dtype, layout, padding=1)
-    monkeypatch.setattr(engines, "_MORE_RESULTS", factor)
+    monkeypatch.setattr(engines, "MORE_RESULTS", factor)
     for mode in HEURISTICS:
         with ExitStack() as stack:
             graph = graph_of(handle, problem, stack)

@@ -906,19 +906,20 @@ def test_candidates_that_cannot_be_read(
 
 
 def test_a_plan_without_other_candidates_keeps_its_choice(
-    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental._ConvolutionCandidates, "_read", lambda self: iter_nothing())
-    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+    monkeypatch.setattr(incremental, "configurations", lambda *arguments: iter(()))
+    policy = dnn.TuningPolicy(interface="graph")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner,
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        assert isinstance(plan._prepared, TrialCall)
         for _ in range(CALLS):
             check(case, plan(case.x, case.w))
         assert plan.choice.source == HEURISTIC
         assert not isinstance(plan._prepared, TrialCall)
-    assert tuner.measured == 0
-
-
-def iter_nothing() -> Iterator[Any]:
-    yield from ()
+        assert tuner.measured == 0
 
 
 # ---------------------------------------------------------------- what is kept
