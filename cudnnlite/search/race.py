@@ -208,8 +208,11 @@ class Race:
         return self._next_new(candidates) if may_try_new else None
 
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
-        """Return the next further candidate, which joins the race; None if there is none."""
-        while True:
+        """Return the next further candidate, which joins the race; None if there is none.
+
+        None too if the latest ones were so slow that the rest, which is less likely, is left out.
+        """
+        while not self._rest_is_slow:
             try:
                 row = next(candidates, None)
             except BaseException:
@@ -227,6 +230,16 @@ class Race:
             self.runners.append(runner)
             if not self._is_of_slow_engine(runner):
                 return len(self.runners) - 1
+        return None
+
+    @property
+    def _rest_is_slow(self) -> bool:
+        """Whether the latest candidates with a time were all clearly slower than the best."""
+        timed = [runner for runner in self.runners[1:] if runner.times_ms and not runner.why_out]
+        latest = timed[-self._timing.real_losers :]
+        cutoff_ms = self._timing.may_win * self.best_ms
+        losers = [runner for runner in latest if runner.ms > cutoff_ms]
+        return len(losers) == self._timing.real_losers
 
     def _is_of_slow_engine(self, runner: Runner) -> bool:
         """Return whether another setting of a candidate's engine was far slower than the best."""
