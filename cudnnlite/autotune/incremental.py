@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any
 from weakref import WeakMethod
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.autotune import graphs
 from cudnnlite.autotune.convolution import candidates, engines, layouts_to_try
 from cudnnlite.autotune.entries import TuningKey
@@ -166,7 +167,7 @@ def _why_excluded(row: AlgorithmResult, problem: Problem, policy: TuningPolicy) 
     return policy.why_not(row, first.dtype)
 
 
-class _PlanCandidates(ABC):
+class _PlanCandidates(NonCopyable, ABC):
     """The candidates for a plan's calls, its own choice among them; see `Candidates`.
 
     What is open while they are read, such as the answers of cuDNN's heuristics, is closed at the
@@ -180,6 +181,8 @@ class _PlanCandidates(ABC):
     policy : TuningPolicy
         The candidates that it excludes are left out.
     """
+
+    _instead_of_copy = "they belong to a plan"
 
     def __init__(self, plan: ConvolutionPlan | GraphPlan, policy: TuningPolicy) -> None:
         self._handle, self._problem, self._policy = plan._handle, plan.problem, policy

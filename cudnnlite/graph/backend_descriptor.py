@@ -11,7 +11,7 @@ from cudnnlite._raw.attributes import KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import cudnnBackendDescriptor_t
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
@@ -195,8 +195,11 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     ) -> list[BackendDescriptor]:
         """Return the descriptors that an attribute holds; `stack` owns them.
 
-        If `most` is given, these are the first ones, and so many at most.
+        If `most` is given, these are the first ones, and so many at most.  ArgumentError if it is no
+        positive integer.
         """
+        if most is not None:
+            most = integer(most, "most")
         number, type_name, has_several = attribute(self.kind.name, name)
         if name.upper() not in KINDS_READ:
             raise ArgumentError(

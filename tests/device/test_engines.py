@@ -123,6 +123,20 @@ def test_a_list_that_is_asked_for_in_steps_is_complete(
                 assert knobs == dict(configuration.engine.choices)
 
 
+@pytest.mark.parametrize("most", [0, -1, 1.5, "1", True])
+def test_how_many_descriptors_are_read_at_most(handle: dnn.Handle, most: object) -> None:
+    problem = Problem(handle, X, W, "float16", "NHWC", padding=1)
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        heuristic = BackendDescriptor(
+            handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=BackendHeurMode.A
+        )
+        stack.enter_context(heuristic).finalize()
+        assert len(heuristic.get_descriptors("results", stack, most=1)) == 1
+        with pytest.raises(dnn.ArgumentError, match="most="):
+            heuristic.get_descriptors("results", stack, most=most)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_all_knobs_of_a_configuration_are_read(
     handle: dnn.Handle, count: int, monkeypatch: pytest.MonkeyPatch
