@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 from weakref import WeakMethod
@@ -96,11 +97,7 @@ class RealCallTuning:
         if why:
             choice = _replace_choice(plan, why, candidates)
         race = self._race_of(key, [choice])
-
-        def finish(race: Race) -> None:
-            self.finish(race, key, plan_title)
-
-        plan_title = str(plan.problem)
+        finish = partial(self.finish, key=key, title=str(plan.problem))
         plan._change_call(TrialCall(plan, race, candidates, finish), choice)
 
     def race_of_rnn(self, problem: Problem, key: TuningKey, policy: TuningPolicy) -> Race:
