@@ -172,7 +172,7 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
 def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[BackendDescriptor]:
     """Yield the descriptors of the configurations that a heuristic names.
 
-    cuDNN takes some 50 us for each that it returns, and returns the first ones again if it is asked
+    cuDNN takes 50 to 100 us for each that it returns, and returns the first ones again if it is asked
     for more (9.28, two cores, for an H100 that is absent).  Most callers need the first one alone.
     """
     try:
