@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -241,3 +242,22 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         if self.closed:
             state = "closed"
         return f"<BackendDescriptor {self.kind.name}({', '.join(values)}), {state}>"
+
+
+def prepared_get(descriptor: BackendDescriptor, name: str) -> Callable[[], Any]:
+    """Return a function that reads an attribute with one value as `get` does, but prepared once.
+
+    It is for a descriptor that cuDNN fills again and again.
+    """
+    number, type_name, _ = attribute(descriptor.kind.name, name)
+    kind, c_type = BackendAttributeType[type_name], C_TYPES.get(type_name, ctypes.c_int)
+    count, elements = ctypes.c_int64(), (c_type * 1)()
+    call = descriptor.api.prepare(
+        "cudnnBackendGetAttribute", descriptor.ptr, number, kind, 1, count, elements
+    )
+
+    def read() -> Any:
+        call()
+        return decode(type_name, elements[0])
+
+    return read

@@ -6,7 +6,7 @@ knob.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from cudnnlite._raw.enums import (
     BackendNumericalNote,
 )
 from cudnnlite.arguments import integer, shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.enums import MathType, members_by_c_name
 from cudnnlite.errors import (
     AllocationError,
@@ -28,7 +29,7 @@ from cudnnlite.errors import (
     InternalError,
     NotSupportedError,
 )
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
 from cudnnlite.graph.operation_graph import Graph
 
 # A knob with at most so many values has all of them tried; of one with more, the nearby ones.
@@ -208,7 +209,7 @@ class _ConfigurationReader:
         self._graph = graph
         self._stack = stack
         self._engine = stack.enter_context(BackendDescriptor(graph.handle, "ENGINE"))
-        self._knob_choices: list[BackendDescriptor] = []
+        self._knob_choices: list[_KnobChoice] = []
 
     def read(self, descriptor: BackendDescriptor) -> Configuration:
         """Return a configuration from its descriptor."""
@@ -218,18 +219,40 @@ class _ConfigurationReader:
 
     def _knobs_of(self, configuration: BackendDescriptor) -> dict[int, int]:
         """Return the values of the knobs of a configuration."""
-        self._create(FEW_KNOBS)
-        choices = configuration.fill("knob_choices", self._knob_choices)
-        if len(choices) == len(self._knob_choices):  # There may be more.
-            self._create(BackendKnobType.COUNT)
-            choices = configuration.fill("knob_choices", self._knob_choices)
-        return {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+        count = self._fill(configuration, FEW_KNOBS)
+        if count == len(self._knob_choices):  # There may be more.
+            count = self._fill(configuration, BackendKnobType.COUNT)
+        return dict(choice.read() for choice in self._knob_choices[:count])
 
-    def _create(self, count: int) -> None:
-        """Create descriptors until there are so many."""
-        while len(self._knob_choices) < count:
-            descriptor = BackendDescriptor(self._graph.handle, "KNOB_CHOICE")
-            self._knob_choices.append(self._stack.enter_context(descriptor))
+    def _fill(self, configuration: BackendDescriptor, least: int) -> int:
+        """Let cuDNN write knobs into at least so many descriptors; return how many it wrote."""
+        while len(self._knob_choices) < least:
+            self._knob_choices.append(_KnobChoice(self._graph, self._stack))
+        descriptors = [choice.descriptor for choice in self._knob_choices]
+        return len(configuration.fill("knob_choices", descriptors))
+
+
+class _KnobChoice:
+    """A descriptor that cuDNN writes a knob of one configuration after the other into."""
+
+    def __init__(self, graph: Graph, stack: ExitStack) -> None:
+        self.descriptor = stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
+        self._was_read = False
+
+    @cached_property
+    def _reads(self) -> tuple[Callable[[], int], Callable[[], int]]:
+        return (
+            prepared_get(self.descriptor, "knob_type"),
+            prepared_get(self.descriptor, "knob_value"),
+        )
+
+    def read(self) -> tuple[int, int]:
+        """Return kind and value of the knob."""
+        if not self._was_read:  # Most callers read one configuration, and preparing takes longer.
+            self._was_read = True
+            return self.descriptor.get("knob_type"), self.descriptor.get("knob_value")
+        read_type, read_value = self._reads
+        return read_type(), read_value()
 
 
 def configurations(
