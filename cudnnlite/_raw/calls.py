@@ -393,10 +393,10 @@ def _converter(record: Function, position: int) -> Callable[[Any], Any]:
 def _check_integer(parameter: _Parameter, value: Any) -> None:
     """Raise TypeError for an integer that C would truncate, or crash at."""
     number = value
-    if type(value) is not int:
+    if isinstance(value, CEnum):
+        _check_enum(parameter.enum, value)
+    elif type(value) is not int:
         refuse_masked(value, parameter.name)
-        if isinstance(value, CEnum):
-            _check_enum(parameter.enum, value)
         try:
             number = index(value)
         except TypeError:  # NumPy's arrays have `__index__` too; the conversion refuses them.

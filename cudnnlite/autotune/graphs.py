@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -272,7 +272,7 @@ def plan_of(handle: Handle, problem: GraphProblem, choice: AlgorithmResult) -> G
 
 def engine_candidates(
     native: NativeGraph, policy: TuningPolicy, rules: EngineRules
-) -> Iterator[AlgorithmResult]:
+) -> Generator[AlgorithmResult, None, None]:
     """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
     if policy.interface == "descriptor":
         return

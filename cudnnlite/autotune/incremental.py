@@ -6,13 +6,17 @@ cuDNN's heuristics, and between them the algorithms of the descriptor call.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakMethod
 
+from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.autotune import graphs
 from cudnnlite.autotune.convolution import candidates, engines, layouts_to_try
 from cudnnlite.autotune.entries import TuningKey
@@ -21,7 +25,6 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import NoAlgorithmError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import HEURISTICS, Engine, configurations
-from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.algorithms import ranked
 from cudnnlite.operations.convolution.engines import row_of, shared_graph, why_excluded
@@ -40,7 +43,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import contestant_of, database_of
-from cudnnlite.search.race import Race
+from cudnnlite.search.race import Race, identity_of
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 
@@ -48,15 +51,14 @@ from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 MOST_RACES = 1024
 # Between two algorithms of the descriptor call so many engines are tried.
 _ENGINES_PER_ALGORITHM = 2
-# So many engines of a convolution are read for each call that may try one; the database's order
-# chooses among them.  cuDNN names up to 80, and to read them all takes 30 ms.
-_ENGINES_PER_CALL = 2
+# So many candidates are read for each call that may try one, where the database's order chooses
+# among them.  cuDNN names up to 80 engines, and to read them all takes 30 ms.
+_CANDIDATES_PER_CALL = 3
 # So many engines are tried in each other layout, after so many candidates in the operands' own.
 _ENGINES_PER_LAYOUT = 2
 _BEFORE_CONVERSIONS = 3
 
 Remember = Callable[[TuningKey, AlgorithmTable], None]
-MakePlan = Callable[[AlgorithmResult], OperationPlan[Any]]
 
 
 class RealCallTuning:
@@ -81,23 +83,22 @@ class RealCallTuning:
 
         The plan is that of cuDNN's heuristic.  If the policy excludes its choice, the plan takes
         over the first candidate that the policy allows.  NoAlgorithmError if there is none.
+        Otherwise no candidate is read before a call is about to try one.
         """
         choice = plan.choice
         if choice is None or plan._prepared is None or plan.replay is not None:
             return
         why = _why_excluded(choice, plan.problem, policy)
-        rows, make_plan = _trials_of(plan, choice, policy, compiled=bool(why))
+        candidates: _PlanCandidates
+        if isinstance(plan, ConvolutionPlan):
+            candidates = _ConvolutionCandidates(plan, policy, compiled=bool(why))
+        else:
+            candidates = _GraphCandidates(plan, policy)
         if why:
-            choice, rows = _replace_choice(plan, why, rows, make_plan)
-        race = self._race_of(key, [choice, *rows])
-        if len(race.runners) < 2:
-            return
-
-        def finish(race: Race) -> None:
-            self.finish(race, key, plan_title)
-
-        plan_title = str(plan.problem)
-        plan._change_call(TrialCall(plan, race, make_plan, finish), choice)
+            choice = _replace_choice(plan, why, candidates)
+        race = self._race_of(key, [choice])
+        finish = partial(self.finish, key=key, title=str(plan.problem))
+        plan._change_call(TrialCall(plan, race, candidates, finish), choice)
 
     def race_of_rnn(self, problem: Problem, key: TuningKey, policy: TuningPolicy) -> Race:
         """Return the race of a recurrent network's candidates.
@@ -134,28 +135,20 @@ class RealCallTuning:
         self._races.pop(key, None)
 
 
-def identity_of(row: AlgorithmResult) -> tuple[object, ...]:
-    """Return what tells candidates apart."""
-    return row.algorithm, row.math_type, row.layout
-
-
 def _replace_choice(
-    plan: OperationPlan[Any], why: str, rows: list[AlgorithmResult], make_plan: MakePlan
-) -> tuple[AlgorithmResult, list[AlgorithmResult]]:
-    """Let a plan take over the first candidate that can be made.
-
-    Returns this candidate, and those after it.
-    """
+    plan: OperationPlan[Any], why: str, candidates: _PlanCandidates
+) -> AlgorithmResult:
+    """Let a plan take over the first candidate that can be made, and return it."""
     reasons = [f"{plan.choice.algorithm}: {why}"]
-    for index, row in enumerate(rows):
+    for row in candidates:
         try:
-            other = make_plan(row)
+            other = candidates.make_plan(row)
         except CANDIDATE_ERRORS as error:
             reasons.append(f"{row.algorithm}: {error}")
             continue
-        choice = replace(other.choice, source=plan.choice.source)
+        choice: AlgorithmResult = replace(other.choice, source=plan.choice.source)
         plan._adopt(other, choice)
-        return choice, rows[index + 1 :]
+        return choice
     raise NoAlgorithmError(f"no algorithm for {plan.problem} is allowed: {'; '.join(reasons)}")
 
 
@@ -171,130 +164,188 @@ def _why_excluded(row: AlgorithmResult, problem: Problem, policy: TuningPolicy) 
     return policy.why_not(row, first.dtype)
 
 
-def _trials_of(
-    plan: ConvolutionPlan | GraphPlan,
-    choice: AlgorithmResult,
-    policy: TuningPolicy,
-    *,
-    compiled: bool,
-) -> tuple[list[AlgorithmResult], MakePlan]:
-    """Return the candidates of a plan beside its own choice, and what makes their plans.
+class _PlanCandidates(NonCopyable, ABC):
+    """The candidates for a plan's calls, its own choice among them; see `Candidates`.
 
-    Engines of a convolution that cuDNN compiles first are left out, unless `compiled`: that takes
-    half a second, and of 47 convolutions on an H100 four were faster so, of 4 to 36 us.
+    What is open while they are read, such as the answers of cuDNN's heuristics, is closed at the
+    end of the list, after an error, and by `close`.  Graphs that are made for candidates are closed
+    with the plan, because it may take over the plan of one.
+
+    Parameters
+    ----------
+    plan : ConvolutionPlan or GraphPlan
+        A prepared plan.  It is not kept alive.
+    policy : TuningPolicy
+        The candidates that it excludes are left out.
     """
-    if isinstance(plan, ConvolutionPlan):
+
+    _instead_of_copy = "they belong to a plan"
+
+    def __init__(self, plan: ConvolutionPlan | GraphPlan, policy: TuningPolicy) -> None:
+        self._handle, self._problem, self._policy = plan._handle, plan.problem, policy
+        # The plan closes the candidates first, and then their graphs.
+        self._graph_owner = plan._resources.enter_context(ExitStack())
+        plan._resources.callback(self.close)
+        self._reading: Generator[AlgorithmResult, None, None] | None = None
+
+    @abstractmethod
+    def _read(self) -> Generator[AlgorithmResult, None, None]:
+        """Yield the candidates that the policy allows, those that the heuristics prefer first."""
+
+    @abstractmethod
+    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
+        """Return a prepared plan of a candidate."""
+
+    def __iter__(self) -> Iterator[AlgorithmResult]:
+        return self
+
+    def __next__(self) -> AlgorithmResult:
+        if self._reading is None:
+            self._reading = self._ordered()
+        try:
+            return next(self._reading)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._reading = None
+            raise
+
+    def close(self) -> None:
+        """End the reading, and close the native objects that it needs."""
+        if self._reading is not None:
+            self._reading.close()
+
+    def _ordered(self) -> Generator[AlgorithmResult, None, None]:
+        """Yield the candidates, the likely ones first."""
+        with closing(self._read()) as rows:
+            yield from likely_first(rows, self._handle, self._problem)
+
+    def make_plan(self, row: AlgorithmResult) -> OperationPlan[Any]:
+        """Return a prepared plan of a candidate for the same problem."""
+        plan = self._make(row)
+        limit = self._policy.workspace_limit
+        if limit is not None and plan.choice.workspace > int(limit):
+            plan.close()
+            raise WorkspaceLimitError(over_limit(plan.choice.workspace, int(limit)))
+        return plan
+
+
+class _ConvolutionCandidates(_PlanCandidates):
+    """The engines and algorithms for a convolution, some of them in other layouts.
+
+    Engines that cuDNN compiles first are left out, unless `compiled`: that takes half a second, and
+    of 47 convolutions on an H100 four were faster so, of 4 to 36 us.
+    """
+
+    def __init__(self, plan: ConvolutionPlan, policy: TuningPolicy, *, compiled: bool) -> None:
+        super().__init__(plan, policy)
+        self._make_candidate = WeakMethod(plan._with_candidate)
+        self._compiled = compiled
         # The graph that all engines share, by the layout that operands are converted to.
-        shared: dict[str, Graph | None] = {"": None}
-        if policy.interface != "descriptor":
-            shared[""] = shared_graph(plan._handle, plan.problem, plan._resources)
-        most_engines = _ENGINES_PER_CALL * plan._handle.timing.real_calls
-        with closing(
-            _convolution_engines(shared[""], plan.problem, policy, compiled=compiled)
-        ) as allowed_engines:
-            engine_rows = list(islice(allowed_engines, most_engines))
-        algorithm_rows = list(_descriptor_calls(plan._handle, plan.problem, policy))
-        rows = [*_interleaved(engine_rows, algorithm_rows)]
-        rows[_BEFORE_CONVERSIONS:_BEFORE_CONVERSIONS] = _converted_engines(plan, policy, shared)
+        self._graphs: dict[str, Graph | None] = {}
+        if plan._graph is not None:
+            self._graphs[""] = plan._graph
 
-        def make(row: AlgorithmResult) -> OperationPlan[Any]:
-            return plan._with_candidate(row, shared.get(row.layout))
+    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
+        make_candidate = self._make_candidate()
+        assert make_candidate is not None
+        return make_candidate(row, self._graphs.get(row.layout))
 
-    else:
-        lowered = lower(plan.graph, plan._handle, plan._resources)
-        rules = graphs.rules_of(lowered, policy)
-        rows = [row for row in graphs.engine_candidates(lowered, policy, rules) if row.ok]
+    def _read(self) -> Generator[AlgorithmResult, None, None]:
+        with closing(self._in_own_layout()) as rows:
+            yield from islice(rows, _BEFORE_CONVERSIONS)
+            yield from self._converted_engines()
+            yield from rows
 
-        def make(row: AlgorithmResult) -> OperationPlan[Any]:
-            return plan._with_engine(row.algorithm, lowered)
+    def _in_own_layout(self) -> Generator[AlgorithmResult, None, None]:
+        """Yield engines, and after some of them an algorithm of the descriptor call."""
+        with closing(self._engines(self._problem, "", compiled=self._compiled)) as engine_rows:
+            yield from islice(engine_rows, _ENGINES_PER_ALGORITHM)
+            for algorithm in _descriptor_calls(self._handle, self._problem, self._policy):
+                yield algorithm
+                yield from islice(engine_rows, _ENGINES_PER_ALGORITHM)
+            yield from engine_rows
 
-    def make_plan(row: AlgorithmResult) -> OperationPlan[Any]:
-        other = make(row)
-        limit = policy.workspace_limit
-        if limit is not None and other.choice.workspace > int(limit):
-            other.close()
-            raise WorkspaceLimitError(over_limit(other.choice.workspace, int(limit)))
-        return other
+    def _converted_engines(self) -> Iterator[AlgorithmResult]:
+        """Yield engines that convert operands to another layout, where that may pay.
 
-    rows = [row for row in rows if identity_of(row) != identity_of(choice)]
-    return likely_first(rows, plan._handle, plan.problem), make_plan
+        Conversions seldom pay, except for grouped convolutions, and for a filter whose layout is
+        not that of the images.
+        """
+        problem, policy = self._problem, self._policy
+        is_likely = problem.conv.groups > 1 or layout_of_filter(problem)
+        if policy.interface == "descriptor" or not (policy.layouts or is_likely):
+            return
+        for layout in layouts_to_try(self._handle, problem, policy):
+            inner_problem = problem_in_layout(problem, layout)
+            with closing(self._engines(inner_problem, layout)) as engine_rows:
+                for row in islice(engine_rows, _ENGINES_PER_LAYOUT):
+                    yield replace(in_layout(row, layout), heuristic=None)
+
+    def _engines(
+        self, problem: Problem, layout: str, *, compiled: bool = False
+    ) -> Generator[AlgorithmResult, None, None]:
+        """Yield the engines for the problem in a layout that may be used.
+
+        They are those that cuDNN's heuristics name.  To list all other engines takes longer than
+        most calls, so only a policy with a larger search asks for them.
+        """
+        policy = self._policy
+        if policy.interface == "descriptor":
+            return
+        if layout not in self._graphs:
+            self._graphs[layout] = shared_graph(self._handle, problem, self._graph_owner)
+        graph = self._graphs[layout]
+        if graph is None:
+            return
+        if policy.search != "heuristics":
+            yield from (row for row in engines(graph, problem, policy) if row.ok)
+            return
+        dtype = problem.values[problem.operation.reads[0]].dtype
+        with ExitStack() as stack:
+            for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
+                if configuration.compiled and not compiled:
+                    continue
+                row = replace(row_of(configuration, problem), heuristic=rank)
+                if not (why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)):
+                    yield row
+
+
+class _GraphCandidates(_PlanCandidates):
+    """The engines for a graph."""
+
+    def __init__(self, plan: GraphPlan, policy: TuningPolicy) -> None:
+        super().__init__(plan, policy)
+        self._make_candidate = WeakMethod(plan._with_engine)
+        assert plan._native is not None
+        self._graph = plan._native
+
+    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
+        make_candidate = self._make_candidate()
+        assert make_candidate is not None
+        return make_candidate(row.algorithm, self._graph)
+
+    def _read(self) -> Generator[AlgorithmResult, None, None]:
+        rules = graphs.rules_of(self._graph, self._policy)
+        rows = graphs.engine_candidates(self._graph, self._policy, rules)
+        with closing(rows):
+            yield from (row for row in rows if row.ok)
 
 
 def likely_first(
-    rows: Iterable[AlgorithmResult], handle: Handle, problem: Problem
-) -> list[AlgorithmResult]:
-    """Return candidates so that those come first that the database has most often.
+    rows: Iterator[AlgorithmResult], handle: Handle, problem: Problem
+) -> Iterator[AlgorithmResult]:
+    """Yield candidates so that those come first that the database has most often.
 
-    Only choices for problems of the same family count.  Otherwise the order stays.
+    Only choices for problems of the same family count.  Where there are some, as many candidates
+    are read at first as calls may try, and more; otherwise each is read when it is asked for.
     """
     database = database_of(handle.device)
     wins: Counter[object] = Counter() if database is None else database.wins(problem)
-    return sorted(rows, key=lambda row: -wins[contestant_of(row)])
-
-
-def _interleaved(
-    engine_rows: Sequence[AlgorithmResult], algorithm_rows: Sequence[AlgorithmResult]
-) -> Iterator[AlgorithmResult]:
-    """Yield all rows: after each algorithm of the descriptor call come some engines."""
-    engines_left = iter(engine_rows)
-    for algorithm in algorithm_rows:
-        for _ in range(_ENGINES_PER_ALGORITHM):
-            yield from _next_of(engines_left)
-        yield algorithm
-    yield from engines_left
-
-
-def _next_of(rows: Iterator[AlgorithmResult]) -> Iterator[AlgorithmResult]:
-    for row in rows:
-        yield row
-        return
-
-
-def _convolution_engines(
-    graph: Graph | None, problem: Problem, policy: TuningPolicy, *, compiled: bool = False
-) -> Generator[AlgorithmResult, None, None]:
-    """Yield the engines that cuDNN's heuristics name, and that may be used.
-
-    To list all other engines takes longer than most calls, so only a policy with a larger search
-    asks for them.
-    """
-    if graph is None:
-        return
-    if policy.search != "heuristics":
-        yield from (row for row in engines(graph, problem, policy) if row.ok)
-        return
-    dtype = problem.values[problem.operation.reads[0]].dtype
-    with ExitStack() as stack:
-        for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
-            if configuration.compiled and not compiled:
-                continue
-            row = replace(row_of(configuration, problem), heuristic=rank)
-            if not (why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)):
-                yield row
-
-
-def _converted_engines(
-    plan: ConvolutionPlan, policy: TuningPolicy, shared: dict[str, Graph | None]
-) -> list[AlgorithmResult]:
-    """Return engines that convert operands to another layout, where that may pay.
-
-    `shared` receives the graphs in these layouts.  Conversions seldom pay, except for grouped
-    convolutions, and for a filter whose layout is not that of the images.
-    """
-    problem = plan.problem
-    is_likely = problem.conv.groups > 1 or layout_of_filter(problem)
-    if policy.interface == "descriptor" or not (policy.layouts or is_likely):
-        return []
-    rows: list[AlgorithmResult] = []
-    for layout in layouts_to_try(plan._handle, problem, policy):
-        inner_problem = problem_in_layout(problem, layout)
-        graph = shared[layout] = shared_graph(plan._handle, inner_problem, plan._resources)
-        with closing(_convolution_engines(graph, inner_problem, policy)) as allowed_engines:
-            rows += (
-                replace(in_layout(row, layout), heuristic=None)
-                for row in islice(allowed_engines, _ENGINES_PER_LAYOUT)
-            )
-    return rows
+    if wins:
+        first_rows = list(islice(rows, _CANDIDATES_PER_CALL * handle.timing.real_calls))
+        yield from sorted(first_rows, key=lambda row: -wins[contestant_of(row)])
+    yield from rows
 
 
 def _descriptor_calls(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,7 +12,7 @@ from cudnnlite._raw.attributes import KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
 from cudnnlite._raw.library import format_version
 from cudnnlite._raw.types import cudnnBackendDescriptor_t
-from cudnnlite.arguments import instance_of
+from cudnnlite.arguments import instance_of, integer
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.enums import parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
@@ -190,8 +191,16 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             return values
         return values[0] if values else None
 
-    def get_descriptors(self, name: str, stack: ExitStack) -> list[BackendDescriptor]:
-        """Return the descriptors that an attribute holds; `stack` owns them."""
+    def get_descriptors(
+        self, name: str, stack: ExitStack, most: int | None = None
+    ) -> list[BackendDescriptor]:
+        """Return the descriptors that an attribute holds; `stack` owns them.
+
+        If `most` is given, these are the first ones, and so many at most.  ArgumentError if it is no
+        positive integer.
+        """
+        if most is not None:
+            most = integer(most, "most")
         number, type_name, has_several = attribute(self.kind.name, name)
         if name.upper() not in KINDS_READ:
             raise ArgumentError(
@@ -203,9 +212,10 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
             self.api.cudnnBackendGetAttribute(
                 self.ptr, number, BackendAttributeType[type_name], 0, count, None
             )
+        number_read = count.value if most is None else min(count.value, most)
         kind = KINDS_READ[name.upper()]
         descriptors = [
-            stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(count.value)
+            stack.enter_context(BackendDescriptor(self.api, kind)) for _ in range(number_read)
         ]
         return self.fill(name, descriptors)
 
@@ -232,3 +242,22 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         if self.closed:
             state = "closed"
         return f"<BackendDescriptor {self.kind.name}({', '.join(values)}), {state}>"
+
+
+def prepared_get(descriptor: BackendDescriptor, name: str) -> Callable[[], Any]:
+    """Return a function that reads an attribute with one value as `get` does, but prepared once.
+
+    It is for a descriptor that cuDNN fills again and again.
+    """
+    number, type_name, _ = attribute(descriptor.kind.name, name)
+    kind, c_type = BackendAttributeType[type_name], C_TYPES.get(type_name, ctypes.c_int)
+    count, elements = ctypes.c_int64(), (c_type * 1)()
+    call = descriptor.api.prepare(
+        "cudnnBackendGetAttribute", descriptor.ptr, number, kind, 1, count, elements
+    )
+
+    def read() -> Any:
+        call()
+        return decode(type_name, elements[0])
+
+    return read

@@ -6,7 +6,7 @@ knob.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from cudnnlite._raw.enums import (
     BackendNumericalNote,
 )
 from cudnnlite.arguments import integer, shown
+from cudnnlite.cached_property import cached_property
 from cudnnlite.enums import MathType, members_by_c_name
 from cudnnlite.errors import (
     AllocationError,
@@ -28,13 +29,15 @@ from cudnnlite.errors import (
     InternalError,
     NotSupportedError,
 )
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
 from cudnnlite.graph.operation_graph import Graph
 
 # A knob with at most so many values has all of them tried; of one with more, the nearby ones.
 _FEW = 16
 # The knobs of a configuration are read into so many descriptors, unless it has more knobs.
 FEW_KNOBS = 8
+# A heuristic is asked for its first configuration, then for so many times more.
+MORE_RESULTS = 8
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
@@ -162,6 +165,17 @@ class Configuration(NamedTuple):
 
 def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:
     """Yield the configurations that a heuristic names, the preferred one first."""
+    reader = _ConfigurationReader(graph, stack)
+    for descriptor in _results(graph, mode, stack):
+        yield reader.read(descriptor)
+
+
+def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[BackendDescriptor]:
+    """Yield the descriptors of the configurations that a heuristic names.
+
+    cuDNN takes 50 to 100 us for each that it returns, and returns the first ones again if it is asked
+    for more (9.28, two cores, for an H100 that is absent).  Most callers need the first one alone.
+    """
     try:
         heuristic = stack.enter_context(
             BackendDescriptor(
@@ -172,17 +186,19 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
                 **graph.device,
             )
         ).finalize()
-        descriptors = heuristic.get_descriptors("results", stack)
+        first, most = 0, 1
+        while True:
+            descriptors = heuristic.get_descriptors("results", stack, most)
+            yield from descriptors[first:]
+            if len(descriptors) < most:
+                return
+            first, most = most, MORE_RESULTS * most
     except REFUSALS:  # this heuristic has no answer for this graph
         return
-    # Each configuration uses these descriptors again.
-    knob_choices = _KnobChoices(graph, stack)
-    for descriptor in descriptors:
-        yield _read(descriptor, knob_choices, stack)
 
 
-class _KnobChoices:
-    """Descriptors that cuDNN writes the knobs of one configuration after the other into.
+class _ConfigurationReader:
+    """Descriptors that cuDNN writes engine and knobs of one configuration after the other into.
 
     cuDNN does not say in advance how many knobs a configuration has, and with too few descriptors
     writes the first ones only (9.14, 9.19, 9.28).  There are 46 kinds of knobs; configurations of a
@@ -192,22 +208,51 @@ class _KnobChoices:
     def __init__(self, graph: Graph, stack: ExitStack) -> None:
         self._graph = graph
         self._stack = stack
-        self._descriptors: list[BackendDescriptor] = []
+        self._engine = stack.enter_context(BackendDescriptor(graph.handle, "ENGINE"))
+        self._knob_choices: list[_KnobChoice] = []
 
-    def read(self, configuration: BackendDescriptor) -> dict[int, int]:
+    def read(self, descriptor: BackendDescriptor) -> Configuration:
+        """Return a configuration from its descriptor."""
+        descriptor.fill("engine", [self._engine])
+        engine = Engine(self._engine.get("global_index"), self._knobs_of(descriptor))
+        return _with_notes(self._graph, engine, descriptor, self._engine)
+
+    def _knobs_of(self, configuration: BackendDescriptor) -> dict[int, int]:
         """Return the values of the knobs of a configuration."""
-        self._create(FEW_KNOBS)
-        choices = configuration.fill("knob_choices", self._descriptors)
-        if len(choices) == len(self._descriptors):  # There may be more.
-            self._create(BackendKnobType.COUNT)
-            choices = configuration.fill("knob_choices", self._descriptors)
-        return {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+        count = self._fill(configuration, FEW_KNOBS)
+        if count == len(self._knob_choices):  # There may be more.
+            count = self._fill(configuration, BackendKnobType.COUNT)
+        return dict(choice.read() for choice in self._knob_choices[:count])
 
-    def _create(self, count: int) -> None:
-        """Create descriptors until there are so many."""
-        while len(self._descriptors) < count:
-            descriptor = BackendDescriptor(self._graph.handle, "KNOB_CHOICE")
-            self._descriptors.append(self._stack.enter_context(descriptor))
+    def _fill(self, configuration: BackendDescriptor, least: int) -> int:
+        """Let cuDNN write knobs into at least so many descriptors; return how many it wrote."""
+        while len(self._knob_choices) < least:
+            self._knob_choices.append(_KnobChoice(self._graph, self._stack))
+        descriptors = [choice.descriptor for choice in self._knob_choices]
+        return len(configuration.fill("knob_choices", descriptors))
+
+
+class _KnobChoice:
+    """A descriptor that cuDNN writes a knob of one configuration after the other into."""
+
+    def __init__(self, graph: Graph, stack: ExitStack) -> None:
+        self.descriptor = stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
+        self._was_read = False
+
+    @cached_property
+    def _reads(self) -> tuple[Callable[[], int], Callable[[], int]]:
+        return (
+            prepared_get(self.descriptor, "knob_type"),
+            prepared_get(self.descriptor, "knob_value"),
+        )
+
+    def read(self) -> tuple[int, int]:
+        """Return kind and value of the knob."""
+        if not self._was_read:  # Most callers read one configuration, and preparing takes longer.
+            self._was_read = True
+            return self.descriptor.get("knob_type"), self.descriptor.get("knob_value")
+        read_type, read_value = self._reads
+        return read_type(), read_value()
 
 
 def configurations(
@@ -236,20 +281,14 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
             continue
 
 
-def _read(
-    descriptor: BackendDescriptor, knob_choices: _KnobChoices, stack: ExitStack
-) -> Configuration:
-    """Return a configuration from its descriptor."""
-    (engine,) = descriptor.get_descriptors("engine", stack)
-    knobs = knob_choices.read(descriptor)
-    return _with_notes(Engine(engine.get("global_index"), knobs), descriptor, engine)
-
-
 def _with_notes(
-    engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor
+    graph: Graph, engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor
 ) -> Configuration:
-    """Return a configuration with cuDNN's notes on its engine."""
-    notes = (frozenset(native.get(name)) for name in ("numerical_note", "behavior_note"))
+    """Return a configuration with cuDNN's notes on its engine, which are the same for all knobs."""
+    notes = graph.engine_notes.get(engine.index)
+    if notes is None:
+        notes = frozenset(native.get("numerical_note")), frozenset(native.get("behavior_note"))
+        graph.engine_notes[engine.index] = notes
     return Configuration(engine, descriptor, *notes)
 
 
@@ -280,7 +319,7 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     if choices:
         descriptor.set("knob_choices", choices)
     descriptor.finalize()
-    return _with_notes(engine, descriptor, native)
+    return _with_notes(graph, engine, descriptor, native)
 
 
 class Knob(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from cudnnlite._raw.enums import BackendBehaviorNote, BackendNumericalNote
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.data import GraphData
@@ -33,6 +34,8 @@ class Graph(NonCopyable):
     ----------
     device : dict
         The attributes that tell cuDNN of the device where it takes no handle.
+    engine_notes : dict
+        cuDNN's numerical and behaviour notes on the engines that were read so far, by number.
     """
 
     def __init__(
@@ -53,6 +56,9 @@ class Graph(NonCopyable):
         self._operations: list[BackendDescriptor] = []
         # Descriptors by kind and attributes.
         self._shared: dict[tuple[Any, ...], BackendDescriptor] = {}
+        self.engine_notes: dict[
+            int, tuple[frozenset[BackendNumericalNote], frozenset[BackendBehaviorNote]]
+        ] = {}
         self.descriptor: BackendDescriptor | None = None
 
     def make(self, kind: str, /, **attributes: Any) -> BackendDescriptor:

@@ -215,6 +215,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             except NotSupportedError as error:
                 error.notes = (*error.notes, *self._hints())
                 raise
+            self._native = native  # for the plans of other engines
         if self._engine is not None:
             row, call = self._asked_engine(native, self._engine)
         else:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices import observer
@@ -71,6 +71,19 @@ class CallTimer:
                 self._race.record(sample.candidate, ms / sample.runs, is_first=sample.is_first)
 
 
+class Candidates(Iterator[AlgorithmResult], Protocol):
+    """The candidates for a plan's calls, the likely ones first, read when they are asked for.
+
+    After an error, reading begins again at the first one.
+    """
+
+    def make_plan(self, row: AlgorithmResult) -> OperationPlan[Any]:
+        """Return a prepared plan of a candidate for the same problem."""
+
+    def close(self) -> None:
+        """End the reading, and close the native objects that it needs; plans stay usable."""
+
+
 class TrialCall(NonCopyable):
     """The call of a plan whose candidates take turns in the user's calls.
 
@@ -88,10 +101,10 @@ class TrialCall(NonCopyable):
         A prepared plan.  Its call is that of the race's first candidate.
     race : Race
         The race; several plans of one problem may have the same one.
-    make_plan : callable
-        (row) -> a prepared plan of another candidate for the same problem.
+    candidates : Candidates
+        The further candidates.  They are closed when the race is over, and with the plan.
     finish : callable
-        (race) -> None.  It is called when the race has a winner.
+        (race) -> None.  It is called when the race has a winner, unless there was one candidate.
 
     Attributes
     ----------
@@ -107,14 +120,14 @@ class TrialCall(NonCopyable):
         self,
         plan: OperationPlan[Any],
         race: Race,
-        make_plan: Callable[[AlgorithmResult], OperationPlan[Any]],
+        candidates: Candidates,
         finish: Callable[[Race], None],
     ) -> None:
         # The plan owns this object; a strong reference would be a cycle.
         self._plan = weakref.ref(plan)
         self._handle, self._device = plan._handle, plan._handle.device
         self._first_call: Any = plan._prepared
-        self._race, self._make_plan, self._finish = race, make_plan, finish
+        self._race, self._candidates, self._finish = race, candidates, finish
         self._timer = CallTimer(self._device, race)
         # The plans of other candidates than the first, by their places in the race.
         self._plans: dict[int, OperationPlan[Any]] = {}
@@ -125,7 +138,8 @@ class TrialCall(NonCopyable):
         plan._resources.callback(self.close)
 
     def close(self) -> None:
-        """Close the plans of the candidates; harmless when called again."""
+        """Close the candidates and their plans; harmless when called again."""
+        self._candidates.close()
         for index in list(self._plans):
             self._plans.pop(index).close()
 
@@ -141,7 +155,7 @@ class TrialCall(NonCopyable):
             self._run_first()
             return
         self._timer.collect()
-        turn = self._race.next_turn(self._timer.pending)
+        turn = self._next_turn()
         self._close_losers()
         if turn is None:
             # Nothing of earlier calls runs, so that the other candidates may be closed.
@@ -151,6 +165,14 @@ class TrialCall(NonCopyable):
                 self._settle(self._race.winner)
         elif not self._try(turn, stream):
             self._run_leader(stream)
+
+    def _next_turn(self) -> Turn | None:
+        """Return the candidate that this call runs; None for the leader."""
+        try:
+            return self._race.next_turn(self._timer.pending, self._candidates)
+        except CANDIDATE_ERRORS as error:
+            log.info("%s: no candidate can be read now: %s", self._plan(), error)
+            return None
 
     @property
     def _is_aligned(self) -> bool:
@@ -241,7 +263,7 @@ class TrialCall(NonCopyable):
         plan = self._plans.get(index)
         if plan is None:
             runner = self._race.runners[index]
-            plan = self._plans[index] = self._make_plan(runner.row)
+            plan = self._plans[index] = self._candidates.make_plan(runner.row)
             runner.row = plan.choice
         return plan
 
@@ -273,6 +295,10 @@ class TrialCall(NonCopyable):
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, winner, error)
                 return
+        if len(self._race.runners) == 1:  # there was nothing to choose from
+            plan._change_call(self._first_call, plan.choice)
+            self.close()
+            return
         self._finish(self._race)
         choice = replace(self._race.rows()[0], source=REAL_CALLS)
         if winner:

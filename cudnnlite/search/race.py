@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
@@ -24,6 +24,7 @@ _MOST_REPEATS_AT_FIRST = 2
 # Shorter times are rounded up to this one where a number of repeats is computed from them.
 _SHORTEST_MS = 1e-3
 NOT_TRIED = "not tried: the likelier candidates came first"
+_NO_CANDIDATES: Iterator[AlgorithmResult] = iter(())
 
 
 class Turn(NamedTuple):
@@ -58,8 +59,16 @@ class Runner:
         return min(self.times_ms, default=self.first_ms)
 
 
+def identity_of(row: AlgorithmResult) -> tuple[object, ...]:
+    """Return what tells candidates apart."""
+    return row.algorithm, row.math_type, row.layout
+
+
 class Race:
     """Lets candidates take turns in the calls of a program, until the fastest is known.
+
+    Those that it is made with take turns first.  The caller may have further ones, and a call asks
+    for the next of them when it is about to try one.
 
     Each candidate's first run may load kernels.  Its time is an upper bound: as long as that is the
     least of all, the candidate needs no other run, and no candidate is given up because of it.  A
@@ -69,14 +78,14 @@ class Race:
     Parameters
     ----------
     rows : sequence of AlgorithmResult
-        The candidates, the likely ones first.  The first one is what calls run without a race.
+        The first candidates, the likely ones first.  What calls run without a race is at the front.
     timing : TimingPolicy
         How many calls may try candidates, and which times are close.
 
     Attributes
     ----------
     runners : list of Runner
-        The candidates with their times, in the order of `rows`.
+        The candidates so far with their times: those of `rows`, and then further ones.
     calls : int
         How many calls have tried a candidate.
     winner : int or None
@@ -89,6 +98,7 @@ class Race:
         self, rows: Sequence[AlgorithmResult], timing: TimingPolicy = DEFAULT_TIMING
     ) -> None:
         self.runners = [Runner(row) for row in rows]
+        self._identities = {identity_of(row) for row in rows}
         self.calls = 0
         self.winner: int | None = None
         self.is_saved = False
@@ -132,15 +142,24 @@ class Race:
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
         return runner.ms > ratio * self.best_ms
 
-    def next_turn(self, pending: Collection[int]) -> Turn | None:
+    def next_turn(
+        self, pending: Collection[int], candidates: Iterator[AlgorithmResult] = _NO_CANDIDATES
+    ) -> Turn | None:
         """Return the candidate that the next call runs; None if it runs the leader.
 
-        `pending` has the indices of the candidates whose last run is not timed yet.  If nobody
-        needs another run, and no time is pending, the leader becomes the winner.
+        If nobody needs another run, and no time is pending, the leader becomes the winner.
+
+        Parameters
+        ----------
+        pending : collection of int
+            The indices of the candidates whose last run is not timed yet.
+        candidates : iterator of AlgorithmResult
+            Further candidates, the likely ones first; those that the race has are passed over.  It
+            may raise any error, which ends this call's turn, and be asked again by the next call.
         """
         if self.winner is not None:
             return None
-        index = self._next_index(pending)
+        index = self._next_index(pending, candidates)
         if index is None:
             if not pending:
                 self.winner = self.leader
@@ -159,31 +178,68 @@ class Race:
         repeats = round(self._timing.real_sample_ms / max(expected_ms, _SHORTEST_MS))
         return max(1, min(most_repeats, repeats))
 
-    def _next_index(self, pending: Collection[int]) -> int | None:
+    def _next_index(
+        self, pending: Collection[int], candidates: Iterator[AlgorithmResult]
+    ) -> int | None:
         if self.calls >= self._timing.real_calls:
             return None
-        untimed = self._next_untimed(pending)
+        untimed = self._next_untimed(pending, candidates)
         if untimed is not None:
             return untimed
         return self._next_close(pending)
 
-    def _next_untimed(self, pending: Collection[int]) -> int | None:
+    def _next_untimed(
+        self, pending: Collection[int], candidates: Iterator[AlgorithmResult]
+    ) -> int | None:
         """Return the first candidate that has no time yet, unless the last calls have begun."""
         leader = self.leader
         # Those that ran once need another run, for which calls are left.
         owed = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
         calls_left = self._timing.real_calls - self.calls - owed
+        may_try_new = calls_left > self._timing.confirming_calls
         for index, runner in enumerate(self.runners):
             if runner.times_ms or runner.why_out or index in pending:
                 continue
             if index == leader and runner.first_ms < inf:
                 continue
-            if not runner.runs and (
-                calls_left <= self._timing.confirming_calls or self._is_of_slow_engine(runner)
-            ):
+            if not runner.runs and (not may_try_new or self._is_of_slow_engine(runner)):
                 continue
             return index
+        return self._next_new(candidates) if may_try_new else None
+
+    def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
+        """Return the next further candidate, which joins the race; None if there is none.
+
+        None too if the latest ones were so slow that the rest, which is less likely, is left out.
+        """
+        while not self._rest_is_slow:
+            try:
+                row = next(candidates, None)
+            except BaseException:
+                # The candidates cannot be read now.  It counts as a call that tries one, so that
+                # the race ends if they can never be read.
+                self.calls += 1
+                raise
+            if row is None:
+                return None
+            identity = identity_of(row)
+            if identity in self._identities:
+                continue
+            runner = Runner(row)
+            self._identities.add(identity)
+            self.runners.append(runner)
+            if not self._is_of_slow_engine(runner):
+                return len(self.runners) - 1
         return None
+
+    @property
+    def _rest_is_slow(self) -> bool:
+        """Whether the latest candidates with a time were all clearly slower than the best."""
+        timed = [runner for runner in self.runners[1:] if runner.times_ms and not runner.why_out]
+        latest = timed[-self._timing.real_losers :]
+        cutoff_ms = self._timing.may_win * self.best_ms
+        losers = [runner for runner in latest if runner.ms > cutoff_ms]
+        return len(losers) == self._timing.real_losers
 
     def _is_of_slow_engine(self, runner: Runner) -> bool:
         """Return whether another setting of a candidate's engine was far slower than the best."""

@@ -51,6 +51,9 @@ class TimingPolicy(NamedTuple):
     # try no new candidates, but compare those that are close.
     real_calls: int = 12
     confirming_calls: int = 3
+    # Once so many candidates in a row took more than `may_win` times the best, such calls try no new
+    # ones.  The first three are followed by two in another layout where a conversion may pay.
+    real_losers: int = 5
     # Such a call repeats short work until it lasts about so long.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1

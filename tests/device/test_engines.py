@@ -87,6 +87,56 @@ def test_every_engine_that_is_named_is_right(
     assert engine_count
 
 
+@pytest.mark.parametrize("factor", [2, 3, 8])
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "NHWC"), ("float32", "NCHW")])
+def test_a_list_that_is_asked_for_in_steps_is_complete(
+    handle: dnn.Handle, dtype: str, layout: str, factor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the order, the knobs and the notes of the list that is asked for at once."""
+    problem = Problem(handle, X, W, dtype, layout, padding=1)
+    monkeypatch.setattr(engines, "MORE_RESULTS", factor)
+    for mode in HEURISTICS:
+        with ExitStack() as stack:
+            graph = graph_of(handle, problem, stack)
+            in_steps = list(named_by(graph, mode, stack))
+            heuristic = BackendDescriptor(
+                handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=mode
+            )
+            stack.enter_context(heuristic)
+            try:
+                at_once = heuristic.finalize().get_descriptors("results", stack)
+            except dnn.CudnnError:
+                assert in_steps == []
+                continue
+            all_knobs = [
+                stack.enter_context(BackendDescriptor(handle, "KNOB_CHOICE"))
+                for _ in range(BackendKnobType.COUNT)
+            ]
+            assert len(in_steps) == len(at_once)
+            for configuration, descriptor in zip(in_steps, at_once, strict=True):
+                (engine,) = descriptor.get_descriptors("engine", stack)
+                assert configuration.engine.index == engine.get("global_index")
+                assert configuration.numerical == set(engine.get("numerical_note"))
+                assert configuration.behavior == set(engine.get("behavior_note"))
+                choices = descriptor.fill("knob_choices", all_knobs)
+                knobs = {choice.get("knob_type"): choice.get("knob_value") for choice in choices}
+                assert knobs == dict(configuration.engine.choices)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, "1", True])
+def test_how_many_descriptors_are_read_at_most(handle: dnn.Handle, most: object) -> None:
+    problem = Problem(handle, X, W, "float16", "NHWC", padding=1)
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        heuristic = BackendDescriptor(
+            handle, "ENGINEHEUR", operation_graph=graph.descriptor, mode=BackendHeurMode.A
+        )
+        stack.enter_context(heuristic).finalize()
+        assert len(heuristic.get_descriptors("results", stack, most=1)) == 1
+        with pytest.raises(dnn.ArgumentError, match="most="):
+            heuristic.get_descriptors("results", stack, most=most)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("count", [1, 2, 8])
 def test_all_knobs_of_a_configuration_are_read(
     handle: dnn.Handle, count: int, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,9 @@ from tolerances import assert_close, bound
 
 import cudnnlite as dnn
 from cudnnlite.autotune import incremental
+from cudnnlite.descriptors.native import LIVE
 from cudnnlite.devices.arrays import part_of
+from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.rnn.trials import TrialRNNPlan
 from cudnnlite.plans import trial_call
@@ -200,7 +202,7 @@ def several_engines(monkeypatch: pytest.MonkeyPatch) -> None:
                 )
 
     monkeypatch.setattr(incremental.graphs, "engine_candidates", repeated)
-    monkeypatch.setattr(incremental, "identity_of", id)
+    monkeypatch.setattr(race_module, "identity_of", lambda row: object())
 
 
 def test_the_numbers_of_a_graph_hold_for_each_candidate(
@@ -272,14 +274,15 @@ def test_the_policy_narrows_the_candidates(handle: dnn.Handle) -> None:
         dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True),
         dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
     ):
-        rows = [runner.row for runner in race_of(plan).runners]
+        race = race_of(plan)
+        for _ in range(CALLS):
+            assert_close(plan(case.x, case.w).numpy(), case.expected(), 1e-4)
+        rows = [runner.row for runner in race.runners]
         assert len(rows) > 1
         for row in rows:
             assert not isinstance(row.algorithm, dnn.Engine)
             assert row.deterministic
             assert row.math_type == dnn.MathType.FMA
-        for _ in range(CALLS):
-            assert_close(plan(case.x, case.w).numpy(), case.expected(), 1e-4)
         assert plan.choice.workspace <= 1 << 16
         assert plan.workspace <= 1 << 16
 
@@ -758,6 +761,163 @@ def test_interrupts(emulated_handle: dnn.Handle, start: int) -> None:
 def emulated_handle() -> Iterator[dnn.Handle]:
     with dnn.Handle("emulated") as handle:
         yield handle
+
+
+# ---------------------------------------------------------------- candidates are read when needed
+
+
+def open_answers() -> int:
+    """Return how many answers of cuDNN's heuristics are open."""
+    return sum(
+        isinstance(item, BackendDescriptor) and item.kind.name == "ENGINEHEUR" and not item.closed
+        for item in LIVE
+    )
+
+
+class ReadEngines:
+    """What is read of the engines that cuDNN names for the calls of a convolution.
+
+    There are many: each that need not be compiled is followed by fifty with numbers that cuDNN does
+    not have.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.is_complete = False
+        self._configurations = incremental.configurations
+        monkeypatch.setattr(incremental, "configurations", self._read)
+
+    def _read(self, *arguments: Any) -> Iterator[Any]:
+        for configuration in self._configurations(*arguments):
+            self.count += 1
+            yield configuration
+            if not configuration.compiled:
+                for number in range(50):
+                    yield configuration._replace(engine=dnn.Engine(1000 + number))
+        self.is_complete = True
+
+
+def test_a_call_reads_as_many_candidates_as_it_needs(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(handle, X, W, "float16", padding=1)
+    engines = ReadEngines(monkeypatch)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        check(case, plan(case.x, case.w))
+        assert engines.count == 0
+        assert len(race.runners) == 1
+        tried = 1
+        while race.winner is None:
+            check(case, plan(case.x, case.w))
+            before, tried = tried, sum(runner.runs > 0 for runner in race.runners)
+            assert tried <= before + 1
+        assert engines.count > 0
+        assert not engines.is_complete
+    vars(case).clear()
+
+
+def test_what_is_open_while_candidates_are_read_is_closed_with_the_race(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ReadEngines(monkeypatch)
+    before = open_answers()
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        while len(race.runners) < 2:
+            assert open_answers() == before
+            check(case, plan(case.x, case.w))
+        assert open_answers() > before
+        while isinstance(plan._prepared, TrialCall):
+            check(case, plan(case.x, case.w))
+        assert open_answers() == before
+
+
+def test_what_is_open_while_candidates_are_read_is_closed_with_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the race that the plan took part in is remembered no more, or goes on."""
+    ReadEngines(monkeypatch)
+    monkeypatch.setattr(incremental, "MOST_RACES", 1)
+    world = World(monkeypatch)
+    with dnn.Handle(world.device) as handle:
+        case = Case(handle, X, W, padding=1, math_type="fma")
+        before = open_answers()
+        with dnn.autotuned(handle, cache=":memory:", incremental=True):
+            arguments = handle, case.x, case.w, case.conv
+            plans = [dnn.convolution_forward.plan(*arguments) for _ in range(2)]
+            assert race_of(plans[0]) is race_of(plans[1])
+            dnn.convolution_forward.plan(handle, case.x, case.w).close()  # another race
+            while open_answers() == before:
+                check(case, plans[0](case.x, case.w))
+            plans[0].close()
+            assert open_answers() == before
+            while open_answers() == before:
+                check(case, plans[1](case.x, case.w))
+            rows = [race_module.identity_of(each.row) for each in race_of(plans[1]).runners]
+            assert len(set(rows)) == len(rows)
+            plans[1].close()
+            assert open_answers() == before
+        vars(case).clear()
+    assert world.ledger.leaked() == {}
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_candidates_that_cannot_be_read(
+    handle: dnn.Handle,
+    tuner: dnn.Tuner,
+    case: Case,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    always: bool,
+) -> None:
+    """The call has its result, and the next one reads them again, as long as calls are left."""
+    configurations = incremental.configurations
+    failures = 0
+
+    def failing(*arguments: Any) -> Iterator[Any]:
+        nonlocal failures
+        for configuration in configurations(*arguments):
+            if always or not failures:
+                failures += 1
+                raise dnn.CudnnError("cudnnX", dnn.Status.INTERNAL_ERROR, "not now")
+            yield configuration
+
+    monkeypatch.setattr(incremental, "configurations", failing)
+    before = open_answers()
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        for _ in range(CALLS):
+            check(case, plan(case.x, case.w))
+            if always or not failures:
+                assert open_answers() == before
+        assert race.winner is not None
+        assert not isinstance(plan._prepared, TrialCall)
+        if always:
+            assert 1 < failures < TimingPolicy().real_calls
+            assert plan.choice.source == HEURISTIC
+            assert tuner.measured == 0
+        else:
+            assert failures == 1
+            assert plan.choice.source == REAL_CALLS
+            assert len(race.runners) > 1
+
+
+def test_a_plan_without_other_candidates_keeps_its_choice(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incremental, "configurations", lambda *arguments: iter(()))
+    policy = dnn.TuningPolicy(interface="graph")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner,
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        assert isinstance(plan._prepared, TrialCall)
+        for _ in range(CALLS):
+            check(case, plan(case.x, case.w))
+        assert plan.choice.source == HEURISTIC
+        assert not isinstance(plan._prepared, TrialCall)
+        assert tuner.measured == 0
 
 
 # ---------------------------------------------------------------- what is kept

@@ -6,7 +6,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.search.race import NOT_TRIED, Race
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
 FMA = dnn.MathType.FMA
 LOADING_MS = 9.0
@@ -163,3 +163,83 @@ def test_rows_have_the_winner_first():
     assert [row.algorithm.index for row in rows] == [2, 3, 1, 0]
     assert rows[0].time_ms == 0.1
     assert all(row.ok for row in rows)
+
+
+def test_further_candidates_are_asked_for_one_at_a_time():
+    candidates = iter([engine(0), engine(1), engine(1, 1), engine(2)])
+    race = Race([engine(0)])
+    assert race.next_turn((), candidates).candidate == 0
+    assert len(race.runners) == 1
+    race.record(0, 1.0, is_first=False)
+    assert race.next_turn((), candidates).candidate == 1  # engine 0 is in the race
+    assert [runner.row.algorithm.index for runner in race.runners] == [0, 1]
+    race.record(1, 9.0, is_first=False)
+    # Another setting of engine 1 is passed over, because that is slow.
+    assert race.next_turn((), candidates).candidate == 3
+    race.record(3, 0.5, is_first=False)
+    while race.winner is None:
+        turn = race.next_turn((), candidates)
+        if turn is not None:
+            race.record(turn.candidate, 0.5 if turn.candidate == 3 else 1.0, is_first=False)
+    assert race.winner == 3
+
+
+def test_the_last_calls_ask_for_no_candidate():
+    race = Race([engine(0)], TimingPolicy(real_calls=4, confirming_calls=2))
+    candidates = (engine(index) for index in range(1, 30))
+    while race.winner is None:
+        turn = race.next_turn((), candidates)
+        if turn is not None:
+            race.record(turn.candidate, 1.0, is_first=False)
+    assert len(race.runners) == 2
+
+
+def run_further(times_ms, timing=DEFAULT_TIMING, delay=0):
+    """Run a race whose further candidates take these times; return how many joined it."""
+    race = Race([engine(0)], timing)
+    candidates = (engine(index) for index in range(1, len(times_ms)))
+    pending = []
+    for call in range(100):
+        while pending and pending[0][0] <= call:
+            _, index = pending.pop(0)
+            race.record(index, times_ms[index], is_first=False)
+        turn = race.next_turn({index for _, index in pending}, candidates)
+        if turn is not None:
+            pending.append((call + 1 + delay, turn.candidate))
+    assert race.winner is not None
+    return len(race.runners)
+
+
+def test_the_rest_is_left_out_behind_many_slow_ones():
+    patient = TimingPolicy(real_calls=30)
+    times_ms = [1.0, *[2.0] * 5, *[0.1] * 5]
+    assert run_further(times_ms, patient) == 6
+    assert run_further(times_ms, patient._replace(real_losers=6)) == len(times_ms)
+    # While the times of the slow ones are not known yet, others are tried.
+    assert run_further([1.0, *[2.0] * 20], patient, delay=3) == 6 + 3
+
+
+def test_a_close_candidate_begins_the_count_again():
+    timing = TimingPolicy(real_calls=30)
+    assert run_further([1.0, *[2.0] * 4, 1.1, *[2.0] * 9], timing) == 1 + 4 + 1 + 5
+    # The first one, which calls run anyway, may be the slow one.
+    assert run_further([9.0, *[1.0] * 6], timing) == 7
+
+
+def test_a_race_ends_where_candidates_can_never_be_read():
+    def failing():
+        raise dnn.NotSupportedError("cudnnX", dnn.Status.NOT_SUPPORTED, "never")
+        yield
+
+    race = Race([engine(0)], TimingPolicy(real_calls=5))
+    errors = 0
+    for _ in range(20):
+        try:
+            turn = race.next_turn((), failing())
+        except dnn.NotSupportedError:
+            errors += 1
+            continue
+        if turn is not None:
+            race.record(turn.candidate, 1.0, is_first=False)
+    assert race.winner == 0
+    assert 0 < errors < 5

@@ -367,7 +367,9 @@ def run_calls(arguments):
     rows, skipped, left = [], 0, 0
     folder = os.environ.get("CUDNNLITE_DATABASE", "off")
     with dnn.Handle(device, stream=device.create_stream()) as handle:
-        handle.timing = handle.timing._replace(real_calls=arguments.calls)
+        handle.timing = handle.timing._replace(
+            real_calls=arguments.calls, real_losers=arguments.losers
+        )
         problems = new_problems() if arguments.part == "calls" else database_problems()
         for name, config, operation, problem in problems:
             if time.perf_counter() - begin > arguments.seconds:
@@ -405,7 +407,7 @@ def resnet50_layers(batch):
     ]
 
 
-def steps_ours(config, batch, *, tuned, device_name):
+def steps_ours(config, batch, *, tuned, device_name, losers):
     """Return the seconds of each step with cudnnlite."""
     import cudnnlite as dnn
     from cudnnlite.devices.choice import get_device
@@ -415,6 +417,7 @@ def steps_ours(config, batch, *, tuned, device_name):
         tempfile.TemporaryDirectory() as folder,
         dnn.Handle(device, stream=device.create_stream()) as handle,
     ):
+        handle.timing = handle.timing._replace(real_losers=losers)
         layers = []
         for x_shape, w_shape, padding, stride, count in resnet50_layers(batch):
             shape = Shape("", x_shape, w_shape, padding, stride)
@@ -498,7 +501,11 @@ def run_resnet50(arguments):
     who, config = arguments.who, arguments.config
     if who in ("ours", "untuned"):
         seconds = steps_ours(
-            config, arguments.batch, tuned=who == "ours", device_name=arguments.device
+            config,
+            arguments.batch,
+            tuned=who == "ours",
+            device_name=arguments.device,
+            losers=arguments.losers,
         )
     else:
         seconds = steps_torch(config, arguments.batch, benchmark=who == "torch-benchmark")
@@ -515,6 +522,7 @@ def main():
     parser.add_argument("--part", choices=("calls", "database", "resnet50"), default="calls")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin nothing after so long")
     parser.add_argument("--calls", type=int, default=12, help="calls that try candidates")
+    parser.add_argument("--losers", type=int, default=5, help="slow ones in a row end the trials")
     parser.add_argument("--json", help="a file for all rows")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--device", default="cuda")

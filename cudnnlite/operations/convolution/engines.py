@@ -80,7 +80,7 @@ def preferred_engine(
     """Return the first engine of heuristic A, or of the fallback, that may be used.
 
     It has to be allowed by `why_excluded`, and its workspace has to be within the limit.  `stack`
-    owns its plan.  If there is no such engine, all native objects but the graph are closed.
+    owns its plan.  All other native objects but the graph are closed.
     """
     problem = native.problem
     if why := why_no_engine(problem):
@@ -112,7 +112,7 @@ def preferred_engine(
                 too_large.append((row, why))
             if not why:
                 warn_of_limit(too_large, row.algorithm, problem)
-                stack.enter_context(search.pop_all())
+                stack.enter_context(trial.pop_all())
                 row = replace(row, passed_over=tuple(passed_over), source=HEURISTIC)
                 return PreferredEngine(row, plan)
             trial.close()

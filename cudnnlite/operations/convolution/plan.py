@@ -141,6 +141,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
                 return self._converted_call(choice, layout)
             prepared = prepare(native, choice, self._resources)
         self._note_interface(native, prepared.choice)
+        if isinstance(prepared.choice.algorithm, Engine):
+            self._graph = native.graph  # for the plans of other candidates
         return self._finish(prepared.choice, prepared.call, prepared.workspace)
 
     def _converted_call(self, choice: AlgorithmResult | None, layout: str) -> Prepared:
