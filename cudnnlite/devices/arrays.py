@@ -121,7 +121,7 @@ class DeviceArray(RefusedOperators, NonCopyable):
         self._readonly = readonly
         self._owner: object | None = owner
         self._stream = stream
-        self._note_traits()
+        self.traits = (ptr, (spec, device, stream, readonly))
 
     def _note_traits(self) -> None:
         """Set `traits`.

@@ -164,7 +164,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
         outputs = self._new_outputs() if out is None else self._outputs_of(out)
-        arrays = self._enqueue((*operands, *outputs), workspace)
+        arrays = self._enqueue((*operands, *outputs), workspace, is_new=out is None)
         return dict(zip(self._output_names, arrays[self._reads :]))  # noqa: B905
 
     @contextmanager
@@ -388,7 +388,8 @@ class GraphCall(ExecutionPlan):
         """Change the addresses of operands and workspace."""
         for view, name in self._other_views.items():
             addresses[view] = addresses[name]
-        super().replace(workSpace, **addresses, **self._numbers.addresses)
+        addresses.update(self._numbers.addresses)
+        self._point_to(addresses, workSpace)
 
 
 class NumbersInMemory:

@@ -80,6 +80,8 @@ def operand_spec(handle: Handle | None, operand: object, argument: str) -> Tenso
 
     An array of another library is viewed on the handle's device; without a handle it is refused.
     """
+    if type(operand) is DeviceArray:
+        return operand.spec
     is_described = isinstance(operand, TensorSpec) or hasattr(operand, "spec")
     if handle is not None and not is_described:
         use(handle)
@@ -92,8 +94,10 @@ def with_channel_axis(handle: Handle | None, vector: Any, images: object, argume
 
     Everything else, also where the rank of `images` is not known, is returned as it is.
     """
+    if _rank(vector) != 1:
+        return vector
     rank = _rank(images)
-    if vector is None or rank is None or rank < 3 or _rank(vector) != 1:
+    if rank is None or rank < 3:
         return vector
     if isinstance(vector, TensorSpec):
         return TensorSpec(channel_shape(vector.size, rank), vector.dtype)
@@ -112,6 +116,8 @@ def channel_shape(channels: int, rank: int) -> tuple[int, ...]:
 
 def _rank(operand: object) -> int | None:
     """Return the number of axes of an array of any library or of a spec; None if it has none."""
+    if type(operand) is DeviceArray:
+        return operand.spec.rank
     spec = getattr(operand, "spec", operand)
     rank = spec.rank if isinstance(spec, TensorSpec) else getattr(operand, "ndim", None)
     return rank if isinstance(rank, int) else None

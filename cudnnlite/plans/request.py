@@ -207,7 +207,7 @@ class Request(Generic[ResultT]):
     def _parse_options(self) -> None:
         """Bring options to the types that C takes, so that equal calls have equal keys."""
         self.options = [
-            parse_option(value, name, kind)
+            value if type(value) is kind else parse_option(value, name, kind)
             for value, (name, kind) in zip(
                 self.options, self.operation.options.items(), strict=True
             )
@@ -316,10 +316,10 @@ class OwnScalarsRequest(Request[ResultT]):
 
     def key(self) -> tuple[Any, ...]:
         """Return what calls of one kind have in common, the outputs' own scalars included."""
-        numbers = (
+        numbers = [
             None if value is None else real_number(value, name)
             for name, value in self.own_scalars.items()
-        )
+        ]
         return (*super().key(), *numbers)
 
     def scalars(self) -> dict[str, float | None]:

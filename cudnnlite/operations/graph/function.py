@@ -171,7 +171,7 @@ class GraphRequest(Generic[ResultT]):
         if plan is None:
             plan = self._make_plan()
             handle.plans.keep(key, plan)
-        if len(self._results) == plan.output_count == 1 and not self._numbers:
+        if self._results == plan.problem.operation.writes and not self._numbers:
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()
         results = plan(*operands, out=out, **self._numbers)
