@@ -80,13 +80,20 @@ def operand_spec(handle: Handle | None, operand: object, argument: str) -> Tenso
 
     An array of another library is viewed on the handle's device; without a handle it is refused.
     """
-    if type(operand) is DeviceArray:
-        return operand.spec
-    is_described = isinstance(operand, TensorSpec) or hasattr(operand, "spec")
-    if handle is not None and not is_described:
-        use(handle)
-        return on_device(handle, operand, argument).spec
-    return tensor_spec(operand, argument)
+    return tensor_spec(viewed(handle, operand, argument), argument)
+
+
+def viewed(handle: Handle | None, operand: Any, argument: str) -> Any:
+    """Return an operand: another library's array as a view, if there is a handle.
+
+    A binder that needs the spec calls it once, and hands the view on.
+    """
+    if handle is None or type(operand) is DeviceArray:
+        return operand
+    if isinstance(operand, TensorSpec) or hasattr(operand, "spec"):
+        return operand
+    use(handle)
+    return on_device(handle, operand, argument)
 
 
 def with_channel_axis(handle: Handle | None, vector: Any, images: object, argument: str) -> Any:

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import operand_spec, with_channel_axis
+from cudnnlite.plans.operands import tensor_spec, viewed, with_channel_axis
 from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
@@ -188,7 +188,8 @@ def batch_normalization_training(
     """
     if z is not None and activation is None:
         raise _addition_without_activation("z")
-    options: tuple[Any, ...] = (_mode(mode, handle, x, activation), momentum, epsilon)
+    x = viewed(handle, x, "x")
+    options: tuple[Any, ...] = (_mode(mode, x, activation), momentum, epsilon)
     operands = (x, *_by_channel(handle, x, scale=scale, bias=bias))
     running = _by_channel(handle, x, running_mean=running_mean, running_var=running_var)
     has_running = running_mean is not None and running_var is not None
@@ -236,14 +237,14 @@ def _check_unscaled(scalars: Mapping[str, float]) -> None:
             raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {needed}")
 
 
-def _mode(mode: object, handle: Handle, x: object, activation: object) -> Any:
+def _mode(mode: object, x: object, activation: object) -> Any:
     """Return the mode that "auto" stands for, or the mode itself."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
     if activation is not None:
         # cuDNN has activations in this mode alone.
         return BatchNormMode.SPATIAL_PERSISTENT
-    spec = operand_spec(handle, x, "x")
+    spec = tensor_spec(x, "x")
     if spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, "")):
         return BatchNormMode.SPATIAL_PERSISTENT
     return BatchNormMode.SPATIAL
@@ -332,6 +333,7 @@ def batch_normalization_backward(
     """
     if one_of(added, "added", True, False) and activation is None:
         raise _addition_without_activation("added")
+    x = viewed(handle, x, "x")
     scale, saved_mean, saved_inv_variance, bias = _by_channel(
         handle,
         x,
@@ -340,7 +342,7 @@ def batch_normalization_backward(
         saved_inv_variance=saved_inv_variance,
         bias=bias,
     )
-    options = (_mode(mode, handle, x, activation), epsilon)
+    options = (_mode(mode, x, activation), epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:
