@@ -618,7 +618,7 @@ def part_of(
 
     `offset` is in bytes, and is not checked.
     """
-    on = array.stream if stream is None else stream
+    on = array._stream if stream is None else stream
     return DeviceArray(
-        spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly
+        spec, array.device, array.ptr + offset, array._owner, on, readonly=array._readonly
     )
