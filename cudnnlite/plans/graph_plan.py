@@ -187,7 +187,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             self._numbers.write(self._numbers.values)
 
     def _new_outputs(self) -> list[DeviceArray]:
-        return [self._new_output(name) for name in self._output_names]
+        return [self._new_array(name) for name in self._output_names]
 
     def _outputs_of(self, out: object) -> list[Any]:
         """Return the outputs that the caller gives, in order, and new ones for the others."""
@@ -203,7 +203,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             if name not in names:
                 raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
         return [
-            self._new_output(name) if array is None else array
+            self._new_array(name) if array is None else array
             for name, array in zip(names, arrays, strict=True)
         ]
 

@@ -232,7 +232,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if not self._is_plain or reserve is not None:
             arrays = self._with_outputs(operands, out, reserve)
         elif out is None:
-            arrays = (*operands, self._new_output(self._names[-1]))
+            arrays = (*operands, self._new_array(self._names[-1]))
         else:
             arrays = (*operands, out)
         is_new = out is None and reserve is None and self._may_write_new
@@ -267,8 +267,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         traits, owners = foreign
         reads = self._reads
         if self._repeat(traits, workspace, is_new=is_new):
-            return (*arrays[:reads], *map(as_device_array, owners[reads:], traits[reads:]))
-        views = tuple(map(as_device_array, owners, traits))
+            return (*arrays[:reads], *map(as_device_array, traits[reads:], owners[reads:]))
+        views = tuple(map(as_device_array, traits, owners))
         return self._run_checked(views, traits, workspace)
 
     def _repeat(self, traits: list[Any], workspace: object, *, is_new: bool) -> bool:
@@ -428,12 +428,15 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise self._wrong_count(len(operands))
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
-        outputs = [
-            self._new_output(name) if array is None else array
-            for name, array in zip(operation.writes, operation.all_written(out), strict=True)
-        ]
+        if out is None:
+            outputs = [self._new_array(name) for name in operation.writes]
+        else:
+            outputs = [
+                self._new_array(name) if array is None else array
+                for name, array in zip(operation.writes, operation.all_written(out), strict=True)
+            ]
         if operation.reserve:
-            outputs.append(self._new_reserve() if reserve is None else reserve)
+            outputs.append(self._new_array("reserve") if reserve is None else reserve)
         if self._random_states is not None:
             outputs.append(self._random_states.array)
         return (*operands, *outputs)
@@ -464,27 +467,29 @@ class OperationPlan(Plan, Generic[ResultT]):
         names = ", ".join(operation.call_operands or operation.reads)
         return TypeError(f"a {self._description} takes {names}; {count} arrays were given")
 
-    def _new_output(self, name: str) -> DeviceArray:
+    def _new_array(self, name: str) -> DeviceArray:
+        """Return a new output, or a new reserve space."""
         spec = self._new_specs.get(name)
         if spec is None:
-            operation, beta_name = self.problem.operation, self._beta_name(name)
-            if name in operation.caller_provided and not operation.shape_from_out:
-                raise ArgumentError(f"{operation.argument(name)} has to be given")
-            if beta_name is not None:
-                raise ArgumentError(
-                    f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
-                    "which it scales"
-                )
-            spec = self._new_specs[name] = as_tensor(self.problem.values[name])
+            spec = self._new_specs[name] = self._spec_of_new(name)
         return empty(self._device, self._handle._stream, spec)
 
-    def _new_reserve(self) -> DeviceArray:
-        if self.problem.operation.needs_reserve:
-            raise ArgumentError("reserve has to be given: what the forward call returned")
-        spec = self._new_specs.get("reserve")
-        if spec is None:
-            spec = self._new_specs["reserve"] = TensorSpec((self.reserve,), "uint8")
-        return empty(self._device, self._handle.stream, spec)
+    def _spec_of_new(self, name: str) -> TensorSpec:
+        """Return the spec of a new output or reserve space; ArgumentError if it has to be given."""
+        operation = self.problem.operation
+        if name not in operation.writes:  # the reserve space
+            if operation.needs_reserve:
+                raise ArgumentError("reserve has to be given: what the forward call returned")
+            return TensorSpec((self.reserve,), "uint8")
+        if name in operation.caller_provided and not operation.shape_from_out:
+            raise ArgumentError(f"{operation.argument(name)} has to be given")
+        beta_name = self._beta_name(name)
+        if beta_name is not None:
+            raise ArgumentError(
+                f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
+                "which it scales"
+            )
+        return as_tensor(self.problem.values[name])
 
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
         """Return the arrays on this device.

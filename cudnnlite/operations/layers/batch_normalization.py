@@ -195,7 +195,7 @@ def batch_normalization_training(
     has_running = running_mean is not None and running_var is not None
     if not has_running:
         _check_both_absent(running_mean, running_var)
-        running = ()
+        running = []
     declaration = TRAINING if has_running else TRAINING_OF_BATCH
     if activation is not None:
         options = (*options, activation)
@@ -207,11 +207,9 @@ def batch_normalization_training(
     return Request(handle, declaration, operands, options, alpha, beta, written)
 
 
-def _by_channel(handle: Handle, x: object, **parameters: Any) -> tuple[Any, ...]:
+def _by_channel(handle: Handle, x: object, **parameters: Any) -> list[Any]:
     """Return parameters, those of shape ``(C,)`` as ``(1, C, 1, ...)``."""
-    return tuple(
-        with_channel_axis(handle, parameter, x, name) for name, parameter in parameters.items()
-    )
+    return [with_channel_axis(handle, parameter, x, name) for name, parameter in parameters.items()]
 
 
 def _check_both_absent(running_mean: object, running_var: object) -> None:
