@@ -101,7 +101,7 @@ def with_channel_axis(handle: Handle | None, vector: Any, images: object, argume
 
     Everything else, also where the rank of `images` is not known, is returned as it is.
     """
-    if _rank(vector) != 1:
+    if vector is None or _rank(vector) != 1:
         return vector
     rank = _rank(images)
     if rank is None or rank < 3:
@@ -124,9 +124,10 @@ def channel_shape(channels: int, rank: int) -> tuple[int, ...]:
 def _rank(operand: object) -> int | None:
     """Return the number of axes of an array of any library or of a spec; None if it has none."""
     if type(operand) is DeviceArray:
-        return operand.spec.rank
-    spec = getattr(operand, "spec", operand)
-    rank = spec.rank if isinstance(spec, TensorSpec) else getattr(operand, "ndim", None)
+        return len(operand.spec.shape)
+    rank = getattr(operand, "ndim", None)
+    if rank is None:
+        rank = getattr(getattr(operand, "spec", operand), "rank", None)
     return rank if isinstance(rank, int) else None
 
 
