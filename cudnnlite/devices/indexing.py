@@ -24,8 +24,10 @@ from cudnnlite.specs.layout import (
 
 Place: TypeAlias = SupportsIndex | slice | EllipsisType
 Index: TypeAlias = Place | tuple[Place, ...]
-# Others are not remembered: True equals 1 and is refused, and an object may change.
-_PLAIN_ITEMS = frozenset({int, type(None), type(slice), EllipsisType})
+# The item before the start, the stop and the step of a slice.
+_SLICE = object()
+# Indices of other items are not remembered: True equals 1 and is refused, and an object may change.
+_PLAIN_ITEMS = frozenset({int, type(None), type(_SLICE), EllipsisType})
 _MOST_PARTS = 1024
 _parts: dict[tuple[Any, ...], tuple[TensorSpec, int]] = {}
 
@@ -42,21 +44,22 @@ def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
     items = _items_of(key)
     if not _PLAIN_ITEMS.issuperset(map(type, items)):
         return _new_part(spec, key)
-    part = _parts.get((spec, *items))
+    key_of_part = (spec, *items)
+    part = _parts.get(key_of_part)
     if part is None:
         part = _new_part(spec, key)
         if len(_parts) >= _MOST_PARTS:
             _parts.clear()
-        _parts[(spec, *items)] = part
+        _parts[key_of_part] = part
     return part
 
 
 def _items_of(key: Index) -> list[Any]:
-    """Return what an index consists of: slices, which could not be hashed, as four items."""
+    """Return what an index consists of: a slice, which could not be hashed, as four items."""
     items: list[Any] = []
     for place in key if isinstance(key, tuple) else (key,):
         if isinstance(place, slice):
-            items += (slice, place.start, place.stop, place.step)
+            items += (_SLICE, place.start, place.stop, place.step)
         else:
             items.append(place)
     return items

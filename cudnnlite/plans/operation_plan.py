@@ -428,6 +428,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise self._wrong_count(len(operands))
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
+        outputs: list[Any]
         if out is None:
             outputs = [self._new_array(name) for name in operation.writes]
         else:

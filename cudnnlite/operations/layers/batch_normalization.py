@@ -188,8 +188,11 @@ def batch_normalization_training(
     """
     if z is not None and activation is None:
         raise _addition_without_activation("z")
+    kind = _parse_mode(mode, activation)
     x = viewed(handle, x, "x")
-    options: tuple[Any, ...] = (_mode(mode, x, activation), momentum, epsilon)
+    if kind is None:
+        kind = _mode_of_layout(x)
+    options: tuple[Any, ...] = (kind, momentum, epsilon)
     operands = (x, *_by_channel(handle, x, scale=scale, bias=bias))
     running = _by_channel(handle, x, running_mean=running_mean, running_var=running_var)
     has_running = running_mean is not None and running_var is not None
@@ -235,13 +238,18 @@ def _check_unscaled(scalars: Mapping[str, float]) -> None:
             raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {needed}")
 
 
-def _mode(mode: object, x: object, activation: object) -> Any:
-    """Return the mode that "auto" stands for, or the mode itself."""
+def _parse_mode(mode: object, activation: object) -> BatchNormMode | None:
+    """Return the mode; None for "auto" where the layout of x decides."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
     if activation is not None:
         # cuDNN has activations in this mode alone.
         return BatchNormMode.SPATIAL_PERSISTENT
+    return None
+
+
+def _mode_of_layout(x: object) -> BatchNormMode:
+    """Return the mode that "auto" stands for, by the layout of x."""
     spec = tensor_spec(x, "x")
     if spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, "")):
         return BatchNormMode.SPATIAL_PERSISTENT
@@ -331,7 +339,10 @@ def batch_normalization_backward(
     """
     if one_of(added, "added", True, False) and activation is None:
         raise _addition_without_activation("added")
+    kind = _parse_mode(mode, activation)
     x = viewed(handle, x, "x")
+    if kind is None:
+        kind = _mode_of_layout(x)
     scale, saved_mean, saved_inv_variance, bias = _by_channel(
         handle,
         x,
@@ -340,7 +351,7 @@ def batch_normalization_backward(
         saved_inv_variance=saved_inv_variance,
         bias=bias,
     )
-    options = (_mode(mode, x, activation), epsilon)
+    options = (kind, epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:
