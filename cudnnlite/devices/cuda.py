@@ -102,13 +102,13 @@ class CudaDevice(NonCopyable):
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
         self.default_stream = default = self._device.default_stream
-        # The functions that fill memory with a repeated pattern, by its bytes: a row, and many rows.
-        self._fill_row = {
+        # The functions that fill a row or several with a repeated pattern, by the pattern's bytes.
+        self._memsets = {
             1: driver.cuMemsetD8Async,
             2: driver.cuMemsetD16Async,
             4: driver.cuMemsetD32Async,
         }
-        self._fill_all_rows = {
+        self._memsets_2d = {
             1: driver.cuMemsetD2D8Async,
             2: driver.cuMemsetD2D16Async,
             4: driver.cuMemsetD2D32Async,
@@ -355,14 +355,14 @@ class CudaDevice(NonCopyable):
     ) -> None:
         if self.needs_activation:
             self.activate()
-        handle = self.address_of(self.stand_ins.of(stream))
+        handle = self.stand_ins.of(stream).handle
         value = int.from_bytes(pattern, "little")
         count = width // len(pattern)
         if rows == 1:
-            fill = self._fill_row[len(pattern)]
+            fill = self._memsets[len(pattern)]
             result = fill(ptr, value, count, handle)
         else:
-            fill = self._fill_all_rows[len(pattern)]
+            fill = self._memsets_2d[len(pattern)]
             result = fill(ptr, pitch, value, count, rows, handle)
         self._check(fill, result)
 
