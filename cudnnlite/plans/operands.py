@@ -80,10 +80,10 @@ def operand_spec(handle: Handle | None, operand: object, argument: str) -> Tenso
 
     An array of another library is viewed on the handle's device; without a handle it is refused.
     """
-    return tensor_spec(viewed(handle, operand, argument), argument)
+    return tensor_spec(view_operand(handle, operand, argument), argument)
 
 
-def viewed(handle: Handle | None, operand: Any, argument: str) -> Any:
+def view_operand(handle: Handle | None, operand: Any, argument: str) -> Any:
     """Return an operand: another library's array as a view, if there is a handle.
 
     A binder that needs the spec calls it once, and hands the view on.

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import tensor_spec, viewed, with_channel_axis
+from cudnnlite.plans.operands import tensor_spec, view_operand, with_channel_axis
 from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
@@ -189,7 +189,7 @@ def batch_normalization_training(
     if z is not None and activation is None:
         raise _addition_without_activation("z")
     kind = _parse_mode(mode, activation)
-    x = viewed(handle, x, "x")
+    x = view_operand(handle, x, "x")
     if kind is None:
         kind = _mode_of_layout(x)
     options: tuple[Any, ...] = (kind, momentum, epsilon)
@@ -340,7 +340,7 @@ def batch_normalization_backward(
     if one_of(added, "added", True, False) and activation is None:
         raise _addition_without_activation("added")
     kind = _parse_mode(mode, activation)
-    x = viewed(handle, x, "x")
+    x = view_operand(handle, x, "x")
     if kind is None:
         kind = _mode_of_layout(x)
     scale, saved_mean, saved_inv_variance, bias = _by_channel(

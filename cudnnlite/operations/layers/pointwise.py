@@ -13,7 +13,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import operand_spec, tensor_spec, viewed
+from cudnnlite.plans.operands import operand_spec, tensor_spec, view_operand
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pointwise import ADD, OP, REDUCE, REDUCE_WITH_INDICES, SCALE, SET
 from cudnnlite.specs import TensorSpec
@@ -269,7 +269,7 @@ def reduce_tensor(
     [ 3. 12.]
     [5.]
     """
-    a = viewed(handle, a, "a")
+    a = view_operand(handle, a, "a")
     if out is None:
         if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
