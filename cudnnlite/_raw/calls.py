@@ -370,10 +370,13 @@ def _converter(record: Function, position: int) -> Callable[[Any], Any]:
     kind, from_param = parameter.kind, parameter.from_param
     is_number = issubclass(kind, ctypes._SimpleCData) and not issubclass(kind, ctypes.c_void_p)
     is_on_device = not parameter.name.startswith(_FOLLOWED_BY_HOST)
-    if is_on_device and not is_number and not may_crash(record):
-        return from_param  # Plans replace a device's address at each call.
     # The sizes beside a pointer are not known here.  With 0 for a size the pointer may be null.
     unknown_arguments = (0,) * len(record.argnames)
+
+    def convert_address(value: Any) -> Any:
+        if value is None:
+            check_null(record, position, unknown_arguments)
+        return from_param(value)
 
     def convert_argument(value: Any) -> Any:
         if value is None:
@@ -387,7 +390,10 @@ def _converter(record: Function, position: int) -> Callable[[Any], Any]:
             return kind(getattr(value, "value", value))
         return converted
 
-    return convert_argument
+    if is_number or not is_on_device:
+        return convert_argument
+    # Plans replace a device's address at each call.
+    return convert_address if may_crash(record) else from_param
 
 
 def _check_integer(parameter: _Parameter, value: Any) -> None:

@@ -121,7 +121,7 @@ class DeviceArray(RefusedOperators, NonCopyable):
         self._readonly = readonly
         self._owner: object | None = owner
         self._stream = stream
-        self._note_traits()
+        self.traits = (ptr, (spec, device, stream, readonly))
 
     def _note_traits(self) -> None:
         """Set `traits`.
@@ -618,7 +618,7 @@ def part_of(
 
     `offset` is in bytes, and is not checked.
     """
-    on = array.stream if stream is None else stream
+    on = array._stream if stream is None else stream
     return DeviceArray(
-        spec, array.device, array.ptr + offset, array._owner, on, readonly=array.readonly
+        spec, array.device, array.ptr + offset, array._owner, on, readonly=array._readonly
     )

@@ -102,6 +102,17 @@ class CudaDevice(NonCopyable):
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
         self.default_stream = default = self._device.default_stream
+        # The functions that fill a row or several with a repeated pattern, by the pattern's bytes.
+        self._memsets = {
+            1: driver.cuMemsetD8Async,
+            2: driver.cuMemsetD16Async,
+            4: driver.cuMemsetD32Async,
+        }
+        self._memsets_2d = {
+            1: driver.cuMemsetD2D8Async,
+            2: driver.cuMemsetD2D16Async,
+            4: driver.cuMemsetD2D32Async,
+        }
         self.unrecordable = default if int(default.handle) in (0, _LEGACY_STREAM) else None
         self.stand_ins = StandIns()
         # Addresses of other libraries' streams, which they may record.
@@ -243,7 +254,7 @@ class CudaDevice(NonCopyable):
         """Return (free, total) bytes; unused memory of the pool is free."""
         self.activate()
         result, free, total = self._driver.cuMemGetInfo()
-        self._check("cuMemGetInfo", (result,))
+        self._check(self._driver.cuMemGetInfo, (result,))
         pool = getattr(self._device.memory_resource, "attributes", None)  # only a pool has any
         if pool is not None:
             free += pool.reserved_mem_current - pool.used_mem_current
@@ -324,7 +335,8 @@ class CudaDevice(NonCopyable):
                 copy.srcMemoryType, copy.dstMemoryType = host_memory, device_memory
                 copy.srcHost, copy.srcPitch = host.ctypes.data, width
                 copy.dstDevice, copy.dstPitch = ptr, pitch
-            self._check("cuMemcpy2DAsync", self._driver.cuMemcpy2DAsync(copy, int(stream.handle)))
+            copy_rows = self._driver.cuMemcpy2DAsync
+            self._check(copy_rows, copy_rows(copy, int(stream.handle)))
         if out and not self._is_pinned(host):
             stream.sync()
 
@@ -338,26 +350,28 @@ class CudaDevice(NonCopyable):
         with observer.current.filling_rows(self, ptr, pitch, width, rows, pattern, stream):
             self._fill_rows(ptr, pitch, width, rows, pattern, stream)
 
-    @telling_loss
     def _fill_rows(
         self, ptr: int, pitch: int, width: int, rows: int, pattern: bytes, stream: Any
     ) -> None:
         if self.needs_activation:
             self.activate()
-        handle = int(self.stand_ins.of(stream).handle)
+        handle = self.stand_ins.of(stream).handle
         value = int.from_bytes(pattern, "little")
-        bits, count = 8 * len(pattern), width // len(pattern)
+        count = width // len(pattern)
         if rows == 1:
-            name = f"cuMemsetD{bits}Async"
-            result = getattr(self._driver, name)(ptr, value, count, handle)
+            fill = self._memsets[len(pattern)]
+            result = fill(ptr, value, count, handle)
         else:
-            name = f"cuMemsetD2D{bits}Async"
-            result = getattr(self._driver, name)(ptr, pitch, value, count, rows, handle)
-        self._check(name, result)
+            fill = self._memsets_2d[len(pattern)]
+            result = fill(ptr, pitch, value, count, rows, handle)
+        self._check(fill, result)
 
-    def _check(self, function: str, result: tuple[Any, ...]) -> None:
+    def _check(self, function: Callable[..., Any], result: tuple[Any, ...]) -> None:
+        """Raise the error of a driver's function: DeviceLostError if the device is lost."""
         if result[0]:
-            raise RuntimeError(f"{function}: {result[0]}")
+            error = RuntimeError(f"{function.__name__}: {result[0]}")
+            self.loss.tell(error)
+            raise error
 
     def copy_within(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """Copy device memory to device memory, in stream order."""

@@ -59,23 +59,16 @@ _libraries: dict[type, _Library | None] = {}
 _specs: dict[Description, TensorSpec] = {}
 
 
-class ForeignTraits(NamedTuple):
-    """What arrays of which some are another library's are as DeviceArrays."""
-
-    traits: list[Traits]
-    owners: list[Any]  # what holds the memory of each: keep them until the call is enqueued
-
-
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
     """Return arrays of which some are another library's as DeviceArrays; None if that needs views.
 
     See `foreign_traits`.
     """
     foreign = foreign_traits(device, stream, arrays)
-    return None if foreign is None else [*map(as_device_array, foreign.owners, foreign.traits)]
+    return None if foreign is None else [*map(as_device_array, *foreign)]
 
 
-def as_device_array(owner: Any, traits: Traits) -> DeviceArray:
+def as_device_array(traits: Traits, owner: Any) -> DeviceArray:
     """Return the DeviceArray with these traits: the owner itself, or a view that holds it."""
     if type(owner) is DeviceArray:
         return owner
@@ -83,10 +76,13 @@ def as_device_array(owner: Any, traits: Traits) -> DeviceArray:
     return DeviceArray(spec, device, ptr, owner, stream, readonly=readonly)
 
 
-def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> ForeignTraits | None:
+def foreign_traits(
+    device: Device, stream: Any, arrays: Sequence[Any]
+) -> tuple[list[Traits], list[Any]] | None:
     """Return the traits that arrays have as DeviceArrays, although some are another library's.
 
-    None where an array has to be viewed by a protocol: one of a library that is not known here, a
+    With them return what holds the memory of each, which the caller keeps until the call is
+    enqueued.  None where an array has to be viewed by a protocol: one of a library that is not known here, a
     DeviceArray on another device, and what a view refuses with a reason: an array on another
     device, one that requires gradients, and one without values.
     """
@@ -123,7 +119,7 @@ def foreign_traits(device: Device, stream: Any, arrays: Sequence[Any]) -> Foreig
             asked_library = library
         traits.append((ptr, (spec, device, own_stream, library.is_immutable)))
         owners.append(owner)
-    return ForeignTraits(traits, owners)
+    return traits, owners
 
 
 def _stream_of(library: _Library, device: Device, stream: Any) -> Any:

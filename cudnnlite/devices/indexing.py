@@ -24,6 +24,12 @@ from cudnnlite.specs.layout import (
 
 Place: TypeAlias = SupportsIndex | slice | EllipsisType
 Index: TypeAlias = Place | tuple[Place, ...]
+# The item before the start, the stop and the step of a slice.
+_SLICE = object()
+# Indices of other items are not remembered: True equals 1 and is refused, and an object may change.
+_PLAIN_ITEMS = frozenset({int, type(None), type(_SLICE), EllipsisType})
+_MOST_PARTS = 1024
+_parts: dict[tuple[Any, ...], tuple[TensorSpec, int]] = {}
 
 
 class ArrayIndexError(ArgumentError, IndexError):
@@ -31,7 +37,35 @@ class ArrayIndexError(ArgumentError, IndexError):
 
 
 def indexed(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
-    """Return the spec of ``array[key]``, and its offset in bytes; at least one axis stays."""
+    """Return the spec of ``array[key]``, and its offset in bytes; at least one axis stays.
+
+    Parts by plain integers and slices are remembered: a loop takes the same ones again and again.
+    """
+    items = _items_of(key)
+    if not _PLAIN_ITEMS.issuperset(map(type, items)):
+        return _new_part(spec, key)
+    key_of_part = (spec, *items)
+    part = _parts.get(key_of_part)
+    if part is None:
+        part = _new_part(spec, key)
+        if len(_parts) >= _MOST_PARTS:
+            _parts.clear()
+        _parts[key_of_part] = part
+    return part
+
+
+def _items_of(key: Index) -> list[Any]:
+    """Return what an index consists of: a slice, which could not be hashed, as four items."""
+    items: list[Any] = []
+    for place in key if isinstance(key, tuple) else (key,):
+        if isinstance(place, slice):
+            items += (_SLICE, place.start, place.stop, place.step)
+        else:
+            items.append(place)
+    return items
+
+
+def _new_part(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
     places = _places_of_axes(spec, key)
     if spec.vector > 1:
         raise ArgumentError(

@@ -92,14 +92,18 @@ class ExecutionPlan(PreparedCall):
         ArgumentError
             An address is not aligned as the plan needs it.
         """
-        key = (*self._ordered(addresses), workSpace)
+        self._point_to(addresses, workSpace)
+
+    def _point_to(self, addresses: dict[str, int], workspace: int) -> None:
+        """Change the addresses, which are those of all operands."""
+        key = (*self._ordered(addresses), workspace)
         pack = self._packs.get(key)
         if pack is None:
             bits = 0
             for address in key:
                 bits |= address
             if bits % ALIGNMENT:
-                self._refuse(addresses | {"workspace": workSpace})
+                self._refuse(addresses | {"workspace": workspace})
             pack = self._write_pack(key)
         self.arguments = pack.arguments
 

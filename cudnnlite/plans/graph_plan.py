@@ -164,7 +164,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
         outputs = self._new_outputs() if out is None else self._outputs_of(out)
-        arrays = self._enqueue((*operands, *outputs), workspace)
+        arrays = self._enqueue((*operands, *outputs), workspace, is_new=out is None)
         return dict(zip(self._output_names, arrays[self._reads :]))  # noqa: B905
 
     @contextmanager
@@ -187,7 +187,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             self._numbers.write(self._numbers.values)
 
     def _new_outputs(self) -> list[DeviceArray]:
-        return [self._new_output(name) for name in self._output_names]
+        return [self._new_array(name) for name in self._output_names]
 
     def _outputs_of(self, out: object) -> list[Any]:
         """Return the outputs that the caller gives, in order, and new ones for the others."""
@@ -203,7 +203,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             if name not in names:
                 raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
         return [
-            self._new_output(name) if array is None else array
+            self._new_array(name) if array is None else array
             for name, array in zip(names, arrays, strict=True)
         ]
 
@@ -389,7 +389,8 @@ class GraphCall(ExecutionPlan):
         """Change the addresses of operands and workspace."""
         for view, name in self._other_views.items():
             addresses[view] = addresses[name]
-        super().replace(workSpace, **addresses, **self._numbers.addresses)
+        addresses.update(self._numbers.addresses)
+        self._point_to(addresses, workSpace)
 
 
 class NumbersInMemory:

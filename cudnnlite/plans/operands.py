@@ -80,11 +80,20 @@ def operand_spec(handle: Handle | None, operand: object, argument: str) -> Tenso
 
     An array of another library is viewed on the handle's device; without a handle it is refused.
     """
-    is_described = isinstance(operand, TensorSpec) or hasattr(operand, "spec")
-    if handle is not None and not is_described:
-        use(handle)
-        return on_device(handle, operand, argument).spec
-    return tensor_spec(operand, argument)
+    return tensor_spec(view_operand(handle, operand, argument), argument)
+
+
+def view_operand(handle: Handle | None, operand: Any, argument: str) -> Any:
+    """Return an operand: another library's array as a view, if there is a handle.
+
+    A binder that needs the spec calls it once, and hands the view on.
+    """
+    if handle is None or type(operand) is DeviceArray:
+        return operand
+    if isinstance(operand, TensorSpec) or hasattr(operand, "spec"):
+        return operand
+    use(handle)
+    return on_device(handle, operand, argument)
 
 
 def with_channel_axis(handle: Handle | None, vector: Any, images: object, argument: str) -> Any:
@@ -92,8 +101,10 @@ def with_channel_axis(handle: Handle | None, vector: Any, images: object, argume
 
     Everything else, also where the rank of `images` is not known, is returned as it is.
     """
+    if vector is None or _rank(vector) != 1:
+        return vector
     rank = _rank(images)
-    if vector is None or rank is None or rank < 3 or _rank(vector) != 1:
+    if rank is None or rank < 3:
         return vector
     if isinstance(vector, TensorSpec):
         return TensorSpec(channel_shape(vector.size, rank), vector.dtype)
@@ -112,8 +123,11 @@ def channel_shape(channels: int, rank: int) -> tuple[int, ...]:
 
 def _rank(operand: object) -> int | None:
     """Return the number of axes of an array of any library or of a spec; None if it has none."""
-    spec = getattr(operand, "spec", operand)
-    rank = spec.rank if isinstance(spec, TensorSpec) else getattr(operand, "ndim", None)
+    if type(operand) is DeviceArray:
+        return len(operand.spec.shape)
+    rank = getattr(operand, "ndim", None)
+    if rank is None:
+        rank = getattr(getattr(operand, "spec", operand), "rank", None)
     return rank if isinstance(rank, int) else None
 
 

@@ -91,7 +91,7 @@ class OperationPlan(Plan, Generic[ResultT]):
                 setattr(self, name, value)
         operation = problem.operation
         self._reads = len(operation.reads)
-        self._writes_one = len(operation.writes) == 1
+        self._writes_one = operation.writes_one
         self._names = (*operation.reads, *operation.writes)
         self._seen_specs: dict[str, TensorSpec] = {}  # specs that were compared and found right
         self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
@@ -117,11 +117,15 @@ class OperationPlan(Plan, Generic[ResultT]):
             extra_names.append("dropout_state")
         # All arrays of a call: operands, outputs, reserve space and random states.
         self._array_names = (*self._names, *extra_names)
-        # Whether a call has more arrays than operands and one output.
-        self._has_extras = bool(not self._writes_one or extra_names)
-        # Whether it may take more operands than the C function reads.
-        self._is_plain = not (self._has_extras or operation.call_operands)
+        # Whether a call has operands and one output, and no other arrays.
+        self._is_plain = self._writes_one and not extra_names and not operation.call_operands
         self._written = range(self._reads, len(self._array_names))
+        # All arrays -> what a call returns.
+        self._results_of = itemgetter(*self._places_of_results())
+        # Whether a call without `out` and `reserve` writes new memory alone, which overlaps nothing.
+        self._may_write_new = not (
+            operation.caller_provided or operation.needs_reserve or operation.state_option
+        )
         # The pairs of arrays, by their places, that must not overlap.
         self._overlapping_pairs = [
             (written, other) for written in self._written for other in range(written)
@@ -228,38 +232,46 @@ class OperationPlan(Plan, Generic[ResultT]):
         if not self._is_plain or reserve is not None:
             arrays = self._with_outputs(operands, out, reserve)
         elif out is None:
-            arrays = (*operands, self._new_output(self._names[-1]))
+            arrays = (*operands, self._new_array(self._names[-1]))
         else:
             arrays = (*operands, out)
-        arrays = self._enqueue(arrays, workspace)
-        result: ResultT = self._result(arrays) if self._has_extras else arrays[self._reads]
+        is_new = out is None and reserve is None and self._may_write_new
+        arrays = self._enqueue(arrays, workspace, is_new=is_new)
+        result: ResultT = self._results_of(arrays)
         return result
 
-    def _enqueue(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
-        """Enqueue the call over all its arrays, and return these; outputs as DeviceArrays."""
+    def _enqueue(
+        self, arrays: tuple[Any, ...], workspace: object, *, is_new: bool
+    ) -> tuple[Any, ...]:
+        """Enqueue the call over all its arrays, and return these; outputs as DeviceArrays.
+
+        `is_new` says whether all that is written is new memory.
+        """
         if not isinstance(arrays[0], DeviceArray):  # quicker than the exception below
-            return self._enqueue_foreign(arrays, workspace)
+            return self._enqueue_foreign(arrays, workspace, is_new=is_new)
         try:
             traits = [*map(_traits, arrays)]
         except AttributeError:  # an array of another library, or none at all
-            return self._enqueue_foreign(arrays, workspace)
-        if self._repeat(traits, workspace):
+            return self._enqueue_foreign(arrays, workspace, is_new=is_new)
+        if self._repeat(traits, workspace, is_new=is_new):
             return arrays
         return self._run_checked(arrays, traits, workspace)
 
-    def _enqueue_foreign(self, arrays: tuple[Any, ...], workspace: object) -> tuple[Any, ...]:
+    def _enqueue_foreign(
+        self, arrays: tuple[Any, ...], workspace: object, *, is_new: bool
+    ) -> tuple[Any, ...]:
         """Enqueue a call some of whose arrays are another library's."""
         foreign = foreign_traits(self._device, self._handle._stream, arrays)
         if foreign is None:
             return self._run_checked(arrays, None, workspace)
         traits, owners = foreign
         reads = self._reads
-        if self._repeat(traits, workspace):
-            return (*arrays[:reads], *map(as_device_array, owners[reads:], traits[reads:]))
-        views = tuple(map(as_device_array, owners, traits))
+        if self._repeat(traits, workspace, is_new=is_new):
+            return (*arrays[:reads], *map(as_device_array, traits[reads:], owners[reads:]))
+        views = tuple(map(as_device_array, traits, owners))
         return self._run_checked(views, traits, workspace)
 
-    def _repeat(self, traits: list[Any], workspace: object) -> bool:
+    def _repeat(self, traits: list[Any], workspace: object, *, is_new: bool) -> bool:
         """Make the last call again, with these addresses.
 
         False, and nothing is done, where arrays differ by more than those, or need a closer look.
@@ -274,7 +286,7 @@ class OperationPlan(Plan, Generic[ResultT]):
                 and self._lease(self.workspace, stream, self._limit) != self._last_scratch
             ):
                 addresses, kinds = zip(*traits)  # noqa: B905  (pairs)
-                if kinds != self._last_kinds or not self._move(traits, addresses):
+                if kinds != self._last_kinds or not self._move(traits, addresses, is_new=is_new):
                     return False
             status = prepared.function(*prepared.arguments)
             if status:
@@ -314,17 +326,15 @@ class OperationPlan(Plan, Generic[ResultT]):
             self, *operands, out=out, workspace=workspace, reserve=reserve
         )
 
-    def _move(self, traits: list[Any], addresses: Sequence[int]) -> bool:
+    def _move(self, traits: list[Any], addresses: Sequence[int], *, is_new: bool) -> bool:
         """Point the call to arrays that differ from the last ones by their addresses alone.
 
         False, and nothing is done, where those overlap or are not aligned: that needs a closer
         look.
         """
         self._last_traits = None  # an interrupt below must not leave addresses that nobody knows of
-        ends = [*map(add, addresses, self._last_sizes)]
-        for written, other in self._overlapping_pairs:
-            if addresses[other] < ends[written] and addresses[written] < ends[other]:
-                return False
+        if not is_new and self._overlaps(addresses):
+            return False
         if reduce(or_, addresses) % STRICTEST_ALIGNMENT:
             return False
         scratch = 0
@@ -335,6 +345,14 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_scratch = scratch
         self._last_traits = traits
         return True
+
+    def _overlaps(self, addresses: Sequence[int]) -> bool:
+        """Whether something that is written shares memory with another array."""
+        ends = [*map(add, addresses, self._last_sizes)]
+        for written, other in self._overlapping_pairs:
+            if addresses[other] < ends[written] and addresses[written] < ends[other]:
+                return True
+        return False
 
     def _addresses_by_name(self, addresses: Sequence[int], scratch: int) -> dict[str, int]:
         """Return the addresses of all arrays and of the scratch memory by the header's names."""
@@ -410,12 +428,16 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise self._wrong_count(len(operands))
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
-        outputs = [*operation.all_written(out)]
-        for index, name in enumerate(operation.writes):
-            if outputs[index] is None:
-                outputs[index] = self._new_output(name)
+        outputs: list[Any]
+        if out is None:
+            outputs = [self._new_array(name) for name in operation.writes]
+        else:
+            outputs = [
+                self._new_array(name) if array is None else array
+                for name, array in zip(operation.writes, operation.all_written(out), strict=True)
+            ]
         if operation.reserve:
-            outputs.append(self._new_reserve() if reserve is None else reserve)
+            outputs.append(self._new_array("reserve") if reserve is None else reserve)
         if self._random_states is not None:
             outputs.append(self._random_states.array)
         return (*operands, *outputs)
@@ -446,27 +468,29 @@ class OperationPlan(Plan, Generic[ResultT]):
         names = ", ".join(operation.call_operands or operation.reads)
         return TypeError(f"a {self._description} takes {names}; {count} arrays were given")
 
-    def _new_output(self, name: str) -> DeviceArray:
+    def _new_array(self, name: str) -> DeviceArray:
+        """Return a new output, or a new reserve space."""
         spec = self._new_specs.get(name)
         if spec is None:
-            operation, beta_name = self.problem.operation, self._beta_name(name)
-            if name in operation.caller_provided and not operation.shape_from_out:
-                raise ArgumentError(f"{operation.argument(name)} has to be given")
-            if beta_name is not None:
-                raise ArgumentError(
-                    f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
-                    "which it scales"
-                )
-            spec = self._new_specs[name] = as_tensor(self.problem.values[name])
+            spec = self._new_specs[name] = self._spec_of_new(name)
         return empty(self._device, self._handle._stream, spec)
 
-    def _new_reserve(self) -> DeviceArray:
-        if self.problem.operation.needs_reserve:
-            raise ArgumentError("reserve has to be given: what the forward call returned")
-        spec = self._new_specs.get("reserve")
-        if spec is None:
-            spec = self._new_specs["reserve"] = TensorSpec((self.reserve,), "uint8")
-        return empty(self._device, self._handle.stream, spec)
+    def _spec_of_new(self, name: str) -> TensorSpec:
+        """Return the spec of a new output or reserve space; ArgumentError if it has to be given."""
+        operation = self.problem.operation
+        if name not in operation.writes:  # the reserve space
+            if operation.needs_reserve:
+                raise ArgumentError("reserve has to be given: what the forward call returned")
+            return TensorSpec((self.reserve,), "uint8")
+        if name in operation.caller_provided and not operation.shape_from_out:
+            raise ArgumentError(f"{operation.argument(name)} has to be given")
+        beta_name = self._beta_name(name)
+        if beta_name is not None:
+            raise ArgumentError(
+                f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
+                "which it scales"
+            )
+        return as_tensor(self.problem.values[name])
 
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
         """Return the arrays on this device.
@@ -632,17 +656,16 @@ class OperationPlan(Plan, Generic[ResultT]):
         names = self.problem.operation.header("workSpace")
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 
-    def _result(self, arrays: Sequence[DeviceArray]) -> ResultT:
-        """Return what a call returns: new outputs, and the reserve space that it wrote."""
-        result: Any = arrays[self._reads]
-        if self._has_extras:
-            operation = self.problem.operation
-            by_name = dict(zip(self._names, arrays))  # noqa: B905
-            results = [by_name[name] for name in operation.outputs or operation.writes]
-            if operation.reserve and not operation.needs_reserve:
-                results.append(arrays[len(self._names)])
-            result = results[0] if len(results) == 1 else tuple(results)
-        return result  # type: ignore[no-any-return]
+    def _places_of_results(self) -> list[int]:
+        """Return where what a call returns is among its arrays.
+
+        That is what `out` stands for, and the reserve space that a forward call writes.
+        """
+        operation = self.problem.operation
+        places = [self._names.index(name) for name in operation.outputs or operation.writes]
+        if operation.reserve and not operation.needs_reserve:
+            places.append(len(self._names))
+        return places
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object

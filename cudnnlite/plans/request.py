@@ -94,7 +94,7 @@ class Request(Generic[ResultT]):
             use(self.handle)
         try:
             operands = self.operands
-            if operands and not isinstance(operands[0], DeviceArray):
+            if operands and not isinstance(operands[-1], DeviceArray):
                 self._view_arrays()  # quicker than finding out in `key`
             key = self.key()
             plan = self.handle.plans.find(key)
@@ -207,7 +207,7 @@ class Request(Generic[ResultT]):
     def _parse_options(self) -> None:
         """Bring options to the types that C takes, so that equal calls have equal keys."""
         self.options = [
-            parse_option(value, name, kind)
+            value if type(value) is kind else parse_option(value, name, kind)
             for value, (name, kind) in zip(
                 self.options, self.operation.options.items(), strict=True
             )
@@ -215,23 +215,25 @@ class Request(Generic[ResultT]):
 
     def _view_arrays(self) -> None:
         """View operands and outputs as arrays on the handle's device."""
-        use(self.handle)
+        self.handle.use()
         operation = self.operation
-        outputs = () if self.out is None else operation.all_written(self.out)
-        written = [array for array in outputs if array is not None]
-        written_names = (
-            name
-            for name, array in zip(operation.writes, outputs)  # noqa: B905  (there may be none)
+        if self.out is None:
+            arguments = map(operation.argument, operation.reads)
+            self.operands = all_on_device(self.handle, self.operands, arguments)
+            return
+        outputs = operation.all_written(self.out)
+        written = {
+            name: array
+            for name, array in zip(operation.writes, outputs, strict=True)
             if array is not None
-        )
-        arguments = map(operation.argument, chain(operation.reads, written_names))
-        views = all_on_device(self.handle, [*self.operands, *written], arguments)
+        }
+        arguments = map(operation.argument, chain(operation.reads, written))
+        views = all_on_device(self.handle, [*self.operands, *written.values()], arguments)
         count = len(self.operands)
         self.operands = views[:count]
-        if self.out is not None:
-            remaining = iter(views[count:])
-            out = tuple(None if array is None else next(remaining) for array in outputs)
-            self.out = out[0] if operation.writes_one else out
+        remaining = iter(views[count:])
+        out = tuple(None if array is None else next(remaining) for array in outputs)
+        self.out = out[0] if operation.writes_one else out
 
     def make_problem(self) -> Problem:
         """Return the specs of operands and outputs, options and scalars, as one value."""
@@ -316,10 +318,10 @@ class OwnScalarsRequest(Request[ResultT]):
 
     def key(self) -> tuple[Any, ...]:
         """Return what calls of one kind have in common, the outputs' own scalars included."""
-        numbers = (
+        numbers = [
             None if value is None else real_number(value, name)
             for name, value in self.own_scalars.items()
-        )
+        ]
         return (*super().key(), *numbers)
 
     def scalars(self) -> dict[str, float | None]:

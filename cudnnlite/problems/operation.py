@@ -245,8 +245,13 @@ class Operation:
         """Return the array for each output, None for a new one."""
         return (out,) if self.writes_one else all_of(out, self.writes)
 
-    def gathered(self, out: Any, *updated: Any) -> tuple[Any, ...]:
-        """Return the arrays for all outputs: those of `out`, then those that are updated."""
+    def gathered(self, out: Any, *updated: Any) -> tuple[Any, ...] | None:
+        """Return the arrays for all outputs: those of `out`, then those that are updated.
+
+        None if all of them are new.
+        """
+        if out is None and not updated:
+            return None
         return (*all_of(out, self.outputs), *updated)
 
     def expected(self, values: Mapping[str, Any]) -> dict[str, TensorSpec]:

@@ -13,6 +13,7 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
+from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import instance_of, real_number
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import refuse_overflow
@@ -212,6 +213,17 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
 
     An enum's member may be passed by its name, and so may a spec that a name determines.
     """
+    if isinstance(value, (str, CEnum)):  # one-line calls have the same names each time
+        return _named_option(value, argument, kind)
+    return _new_option(value, argument, kind)
+
+
+@lru_cache(maxsize=256, typed=True)
+def _named_option(name: str | CEnum, argument: str, kind: Any) -> Any:
+    return _new_option(name, argument, kind)
+
+
+def _new_option(value: Any, argument: str, kind: Any) -> Any:
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
     if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
@@ -219,18 +231,12 @@ def parse_option(value: Any, argument: str, kind: Any) -> Any:
     if kind is float:
         return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
-        return _named(kind, value, argument)
+        return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     if not hint and issubclass(kind, FrozenSpec):
         parameters = ", ".join([*signature(kind).parameters][:3])
         hint = f": dnn.{kind.__name__}({parameters}, ...)"
     return instance_of(value, kind, argument, hint)
-
-
-@lru_cache(maxsize=64, typed=True)
-def _named(kind: Any, value: Any, argument: str) -> Any:
-    """Return the spec of a kind that a name stands for: an activation's by its mode, say."""
-    return kind(parse_enum(kind.named_by, value, argument))
 
 
 def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:

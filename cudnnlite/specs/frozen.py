@@ -60,11 +60,8 @@ class FrozenSpec:
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
         key = tuple(values.values())
-        object.__setattr__(self, "_key", key)
-        object.__setattr__(self, "_hash", hash(key))
+        vars(self).update(values, _key=key, _hash=hash(key))
 
     def values(self) -> dict[str, Any]:
         """Return the fields by name."""

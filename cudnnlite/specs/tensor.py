@@ -264,6 +264,8 @@ def tensor_spec_of(
 
     ArgumentError if there are other arguments beside a spec.
     """
+    if isinstance(shape, TensorSpec) and dtype is None and layout is None and strides is None:
+        return shape
     if type(shape) is tuple and strides is None:
         try:
             return _spec_of_shape(shape, tuple(map(type, shape)), dtype, layout)

@@ -88,6 +88,17 @@ def test_no_parts(handle, key, kind, message):
         handle.empty(SHAPE)[key]
 
 
+@pytest.mark.parametrize(
+    ("key", "equal"), [(1, True), (1, 1.0), (slice(1, 3), slice(1.0, 3.0)), (np.s_[1:2:1], 1.0)]
+)
+def test_no_parts_by_what_equals_an_index(handle, key, equal):
+    """Parts are remembered by their indices, which equal others."""
+    array = handle.empty(SHAPE)
+    assert array[key].ptr == array[key].ptr == array.ptr + SHAPE[1] * SHAPE[2] * SHAPE[3] * 4
+    with pytest.raises(ArgumentError, match="on axis 0"):
+        array[equal]
+
+
 def test_an_empty_axis_has_no_value(handle):
     with pytest.raises(IndexError, match="index 0 on axis 0, which is empty"):
         handle.empty((0, 3))[0]

@@ -16,6 +16,7 @@ import threading
 import warnings
 from collections import Counter
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,25 @@ def test_overlaps(case: Case) -> None:
             refused(
                 case, ARGUMENT, named(argument), **{argument: part_of(memory, spec)}
             )  # over itself
+
+
+@every_operation
+def test_overlaps_in_a_later_call_of_a_plan(handle: dnn.Handle, name: str) -> None:
+    """A plan compares new addresses of what is given, also where other outputs are new."""
+    case = Case(handle, name)
+    memory, operation = handle.empty((1 << 14,)), case.operation
+    for written, operand in product(operation.writes, operation.reads):
+        array, out, argument = case.arrays[operand], case.outs[written], operation.argument(written)
+        moved = part_of(memory, array.spec)
+        over = part_of(memory, out.spec, array.nbytes - array.dtype.itemsize)
+        arguments, overlapping = case.given(), case.given(**{operand: moved, argument: over})
+        if written in operation.call_operands:
+            arguments = {key: (case.arrays | case.outs)[key] for key in operation.call_operands}
+            overlapping = arguments | {operand: moved, written: over}
+        with case.plan() as plan:
+            plan(**arguments)
+            message = rf"{named(argument)} overlaps {operand}\b"
+            refuses(ARGUMENT, message, partial(plan, **overlapping))
 
 
 @every_operation

@@ -129,7 +129,8 @@ def test_each_library_has_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> Non
     for arrays in ([tensor, array], [array, tensor], [tensor, array, tensor]):
         foreign = foreign_traits(DescribingDevice(), None, arrays)
         assert foreign is not None
-        kinds = [kind for _, kind in foreign.traits]
+        traits, _ = foreign
+        kinds = [kind for _, kind in traits]
         streams = {type(one): kind[2] for one, kind in zip(arrays, kinds, strict=True)}
         assert streams == {type(tensor): "the stream at 2000", type(array): "the stream at 7777"}
 
@@ -205,7 +206,8 @@ def test_our_stream_waits_for_an_array_of_jax(address: int, told: int) -> None:
     array = JaxArray(np.zeros((2, 3), np.float32), 0)
     foreign = foreign_traits(DescribingDevice(), stream, [array])
     assert foreign is not None
-    ((ptr, (spec, _, own_stream, readonly)),) = foreign.traits
+    traits, _ = foreign
+    ((ptr, (spec, _, own_stream, readonly)),) = traits
     assert (ptr, spec.shape) == (array.values.ctypes.data, (2, 3))
     assert own_stream is stream
     assert readonly
@@ -218,7 +220,8 @@ def test_arrays_of_jax_beside_others_have_each_their_stream() -> None:
     foreign = foreign_traits(DescribingDevice(), stream, [tensor, array, tensor])
     assert foreign is not None
     theirs = "the stream at 2000"
-    assert [kind[2] for _, kind in foreign.traits] == [theirs, stream, theirs]
+    traits, _ = foreign
+    assert [kind[2] for _, kind in traits] == [theirs, stream, theirs]
 
 
 def test_a_view_holds_the_memory_of_an_array_of_jax() -> None:

@@ -3,7 +3,9 @@
     python -m tools.benchmarks.one_line [--markdown] [--calls CALLS]
 
 Fourteen operations on 1x16x14x14, each with a new result: of our own arrays, of PyTorch's tensors,
-and PyTorch's function.  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours, and
+and PyTorch's function.  Beside them what no package that calls cuDNN by ctypes can do without: the
+C function alone, by ctypes with prepared arguments, and new memory for the results.  Their sum
+over PyTorch's time is the column "floor".  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours, and
 beside the fastest of the protocols of their library (the output beside JAX's operands is PyTorch's,
 and is taken off), and what new arrays cost.  All contenders run in one process, in
 rounds of shuffled order; the median counts.  With ``--calls`` so many calls are made of PyTorch's
@@ -13,6 +15,7 @@ tensors of 100 shapes, new and freed, and the growth of memory is told.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import math
 import random
@@ -21,11 +24,13 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 
 import cudnnlite as dnn
+from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 21
 SHAPE, FILTER = (1, 16, 14, 14), (16, 16, 3, 3)
@@ -158,6 +163,64 @@ def operations(
     }
 
 
+class BareCall:
+    """The C function that a one-line call ends with, by ctypes alone, and memory for its results.
+
+    Attributes
+    ----------
+    enqueue : callable
+        The C function with prepared arguments.  It has none of our checks.
+    allocate : callable
+        Makes new arrays of the specs of the results.
+    """
+
+    def __init__(self, handle: dnn.Handle, one_line: Call) -> None:
+        with dnn.trace() as trace:
+            results = one_line()
+        # C has the addresses of both.
+        self._operands = one_line
+        self._results = results if isinstance(results, tuple) else (results,)
+        traced = trace.calls[-1]
+        kinds = FUNCTIONS[traced.function].argtypes
+        arguments = [
+            argument_of_c(kind, value)
+            for kind, value in zip(kinds, traced.arguments.values(), strict=True)
+        ]
+        function = getattr(ctypes.CDLL(handle.api.library.path), traced.function)
+        self.enqueue = partial(function, *arguments)
+        status = self.enqueue()
+        if status:
+            raise RuntimeError(f"{traced} returned {status} when it was called by ctypes")
+        self._handle = handle
+        self._specs = [result.spec for result in self._results]
+
+    def allocate(self) -> list[dnn.DeviceArray]:
+        """Return new arrays like the results."""
+        return [self._handle.empty(spec) for spec in self._specs]
+
+
+def argument_of_c(kind: Any, value: Any) -> Any:
+    """Return an argument as an object of ctypes, which a call does not convert any more."""
+    if issubclass(kind, ctypes._SimpleCData):
+        return kind(value)
+    return ctypes.c_void_p(value)  # the address of a structure or an array
+
+
+def bare_calls(stack: ExitStack) -> dict[str, BareCall]:
+    """Return the bare call of each operation, by its name.
+
+    They have a handle of their own: other calls of its plans would write other addresses into the
+    variant packs.
+    """
+    handle = stack.enter_context(dnn.Handle("cuda", stream=torch.cuda.current_stream()))
+    one_lines = {}
+    for name, (function, tensors, _) in operations(handle, stack).items():
+        one_lines[name] = partial(function, *map(handle.array, tensors))
+    for one_line in one_lines.values():
+        one_line()  # The workspace grows to what the largest call needs, and stays where it is.
+    return {name: BareCall(handle, one_line) for name, one_line in one_lines.items()}
+
+
 def medians(calls: dict[Any, Call]) -> dict[Any, float]:
     """Return the microseconds of each call: the host's, with an idle GPU."""
     samples: dict[Any, list[float]] = {name: [] for name in calls}
@@ -196,24 +259,28 @@ def print_operations(handle: dnn.Handle, *, markdown: bool) -> None:
             calls[name, "ours"] = lambda function=function, arrays=arrays: function(*arrays)
             calls[name, "tensors"] = lambda function=function, given=tensors: function(*given)
             calls[name, "torch"] = torch_call
+        for name, bare in bare_calls(stack).items():
+            calls[name, "C alone"] = bare.enqueue
+            calls[name, "results"] = bare.allocate
         times = medians(calls)
-    print_row(
-        "one line, us", "ours", "of tensors", "PyTorch", "ratio", "of tensors", markdown=markdown
-    )
-    ratios: dict[str, list[float]] = {"ours": [], "tensors": []}
+    for name in table:
+        times[name, "floor"] = times[name, "C alone"] + times[name, "results"]
+    columns = ("ours", "of tensors", "C alone", "results", "PyTorch")
+    ratio_columns = ("ratio", "of tensors", "floor")
+    print_row("one line, us", *columns, *ratio_columns, markdown=markdown)
+    ratios: dict[str, list[float]] = {"ours": [], "tensors": [], "floor": []}
     for name in table:
         torch_us = times[name, "torch"]
-        row = []
         for kind, values in ratios.items():
             values.append(times[name, kind] / torch_us)
-            row.append(values[-1])
-        print_row(
-            name, times[name, "ours"], times[name, "tensors"], torch_us, *row, markdown=markdown
-        )
+        figures = [times[name, kind] for kind in ("ours", "tensors", "C alone", "results", "torch")]
+        row_ratios = [values[-1] for values in ratios.values()]
+        print_row(name, *figures, *row_ratios, markdown=markdown)
     means = [math.exp(statistics.fmean(map(math.log, values))) for values in ratios.values()]
     worst = [max(values) for values in ratios.values()]
-    print_row("geometric mean", "", "", "", *means, markdown=markdown)
-    print_row("worst", "", "", "", *worst, markdown=markdown)
+    no_figures = [""] * len(columns)
+    print_row("geometric mean", *no_figures, *means, markdown=markdown)
+    print_row("worst", *no_figures, *worst, markdown=markdown)
 
 
 def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:

@@ -171,7 +171,7 @@ class GraphRequest(Generic[ResultT]):
         if plan is None:
             plan = self._make_plan()
             handle.plans.keep(key, plan)
-        if len(self._results) == plan.output_count == 1 and not self._numbers:
+        if self._results == plan.problem.operation.writes and not self._numbers:
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()
         results = plan(*operands, out=out, **self._numbers)
@@ -200,8 +200,12 @@ class GraphRequest(Generic[ResultT]):
 
     def _view_operands(self) -> list[Any]:
         """View operands and outputs as arrays on the handle's device; return the operands."""
-        use(self._handle)
+        self._handle.use()
         operands = {name: array for name, array in self._operands.items() if array is not None}
+        if self._out is None:
+            operand_views = all_on_device(self._handle, [*operands.values()], operands)
+            self._operands.update(zip(operands, operand_views, strict=True))
+            return operand_views
         outputs = self._outputs()
         written = {name: array for name, array in outputs.items() if array is not None}
         arguments = chain(operands, (f"out[{name!r}]" for name in written))
@@ -209,12 +213,9 @@ class GraphRequest(Generic[ResultT]):
         views = all_on_device(self._handle, arrays, arguments)
         operand_views = views[: len(operands)]
         self._operands.update(zip(operands, operand_views, strict=True))
-        if self._out is not None:
-            output_views = iter(views[len(operands) :])
-            results = tuple(
-                None if array is None else next(output_views) for array in outputs.values()
-            )
-            self._out = results if len(self._results) > 1 else results[0]
+        output_views = iter(views[len(operands) :])
+        results = tuple(None if array is None else next(output_views) for array in outputs.values())
+        self._out = results if len(self._results) > 1 else results[0]
         return operand_views
 
     def _make_plan(self) -> GraphPlan:

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import operand_spec, with_channel_axis
+from cudnnlite.plans.operands import tensor_spec, view_operand, with_channel_axis
 from cudnnlite.plans.request import OwnScalarsRequest, Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
@@ -188,13 +188,17 @@ def batch_normalization_training(
     """
     if z is not None and activation is None:
         raise _addition_without_activation("z")
-    options: tuple[Any, ...] = (_mode(mode, handle, x, activation), momentum, epsilon)
+    kind = _parse_mode(mode, activation)
+    x = view_operand(handle, x, "x")
+    if kind is None:
+        kind = _mode_of_layout(x)
+    options: tuple[Any, ...] = (kind, momentum, epsilon)
     operands = (x, *_by_channel(handle, x, scale=scale, bias=bias))
     running = _by_channel(handle, x, running_mean=running_mean, running_var=running_var)
     has_running = running_mean is not None and running_var is not None
     if not has_running:
         _check_both_absent(running_mean, running_var)
-        running = ()
+        running = []
     declaration = TRAINING if has_running else TRAINING_OF_BATCH
     if activation is not None:
         options = (*options, activation)
@@ -206,11 +210,9 @@ def batch_normalization_training(
     return Request(handle, declaration, operands, options, alpha, beta, written)
 
 
-def _by_channel(handle: Handle, x: object, **parameters: Any) -> tuple[Any, ...]:
+def _by_channel(handle: Handle, x: object, **parameters: Any) -> list[Any]:
     """Return parameters, those of shape ``(C,)`` as ``(1, C, 1, ...)``."""
-    return tuple(
-        with_channel_axis(handle, parameter, x, name) for name, parameter in parameters.items()
-    )
+    return [with_channel_axis(handle, parameter, x, name) for name, parameter in parameters.items()]
 
 
 def _check_both_absent(running_mean: object, running_var: object) -> None:
@@ -236,14 +238,19 @@ def _check_unscaled(scalars: Mapping[str, float]) -> None:
             raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {needed}")
 
 
-def _mode(mode: object, handle: Handle, x: object, activation: object) -> Any:
-    """Return the mode that "auto" stands for, or the mode itself."""
+def _parse_mode(mode: object, activation: object) -> BatchNormMode | None:
+    """Return the mode; None for "auto" where the layout of x decides."""
     if not (isinstance(mode, str) and mode.lower() == "auto"):
         return parse_enum(BatchNormMode, mode, "mode", _AUTO)
     if activation is not None:
         # cuDNN has activations in this mode alone.
         return BatchNormMode.SPATIAL_PERSISTENT
-    spec = operand_spec(handle, x, "x")
+    return None
+
+
+def _mode_of_layout(x: object) -> BatchNormMode:
+    """Return the mode that "auto" stands for, by the layout of x."""
+    spec = tensor_spec(x, "x")
     if spec.is_channels_last and spec.fits(CHANNELS_LAST.get(spec.rank, "")):
         return BatchNormMode.SPATIAL_PERSISTENT
     return BatchNormMode.SPATIAL
@@ -332,6 +339,10 @@ def batch_normalization_backward(
     """
     if one_of(added, "added", True, False) and activation is None:
         raise _addition_without_activation("added")
+    kind = _parse_mode(mode, activation)
+    x = view_operand(handle, x, "x")
+    if kind is None:
+        kind = _mode_of_layout(x)
     scale, saved_mean, saved_inv_variance, bias = _by_channel(
         handle,
         x,
@@ -340,7 +351,7 @@ def batch_normalization_backward(
         saved_inv_variance=saved_inv_variance,
         bias=bias,
     )
-    options = (_mode(mode, handle, x, activation), epsilon)
+    options = (kind, epsilon)
     if activation is None:
         for name, array in (("y", y), ("bias", bias), ("reserve", reserve)):
             if array is not None:

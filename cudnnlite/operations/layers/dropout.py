@@ -234,7 +234,7 @@ def check_states(handle: Handle | None, state: Any) -> None:
 
 def _spec(handle: Handle, dropout: Any, state: Any) -> DropoutSpec:
     """Return the spec of a dropout probability and its states."""
-    if handle is not None:
+    if handle is not None and type(handle) is not Handle:
         use(handle)
     check_states(handle, state)
     return DropoutSpec(dropout, state)

@@ -13,7 +13,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
-from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.operands import operand_spec, tensor_spec, view_operand
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pointwise import ADD, OP, REDUCE, REDUCE_WITH_INDICES, SCALE, SET
 from cudnnlite.specs import TensorSpec
@@ -269,14 +269,15 @@ def reduce_tensor(
     [ 3. 12.]
     [5.]
     """
+    a = view_operand(handle, a, "a")
     if out is None:
         if real_number(beta, "beta"):
             raise ArgumentError(f"beta={shown(beta)} needs out, which it scales")
-        result = _reduced_spec(operand_spec(handle, a, "a"), axes)
+        result = _reduced_spec(tensor_spec(a, "a"), axes)
     else:
         result = operand_spec(handle, out, "out")
         if axes is not None:
-            _check_agreement(_reduced_spec(operand_spec(handle, a, "a"), axes), axes, result)
+            _check_agreement(_reduced_spec(tensor_spec(a, "a"), axes), axes, result)
     if indices is False:
         return Request(handle, REDUCE, (a,), (op,), alpha, beta, out, result)
     results = (result, TensorSpec(result.shape, DataType.INT32))
