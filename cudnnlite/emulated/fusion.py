@@ -14,7 +14,7 @@ import numpy as np
 from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.emulated import pointwise_modes
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.registry import bad, unsupported
+from cudnnlite.emulated.registry import bad_parameter, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
@@ -85,11 +85,11 @@ def check_operation(operation: BackendObject) -> None:
     needed = operands_of_mode(mode_of(operation))
     missing = sorted(needed - operation.attributes.keys())
     if missing:
-        raise bad(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
+        raise bad_parameter(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
     allowed = needed | {"pw_descriptor", "alpha1", "alpha2"}
     superfluous = sorted(operation.attributes.keys() - allowed)
     if superfluous:
-        raise bad(f"OPERATION_POINTWISE has {', '.join(superfluous)}")
+        raise bad_parameter(f"OPERATION_POINTWISE has {', '.join(superfluous)}")
 
 
 def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None) -> Array:

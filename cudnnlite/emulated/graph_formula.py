@@ -113,7 +113,7 @@ class GraphFormula(NamedTuple):
             for tensor in self.tensors_of(operation).values()
         }
 
-    def written_by(self, operation: BackendObject) -> dict[str, BackendObject]:
+    def outputs_of(self, operation: BackendObject) -> dict[str, BackendObject]:
         """Return what an operation writes, by its attributes."""
         read = {"mean_desc", "inv_variance_desc"} if operation.kind == _READS_STATISTICS else set()
         if "dxdesc" in operation.attributes:
@@ -362,7 +362,7 @@ def _why_no_types(graph: GraphFormula, product: BackendObject) -> str | None:
         return f"a product of {a.dtype.name} and {b.dtype.name}"
     if all(has_float8) and not a.strides[-1] == b.strides[-2] == 1:
         return "a product of float8 whose operands do not have the inner axis packed"
-    may_be_float8 = [*operands, *graph.written_by(graph.operations[-1]).values()]
+    may_be_float8 = [*operands, *graph.outputs_of(graph.operations[-1]).values()]
     numbers = {tensor.value("unique_id") for tensor in may_be_float8}
     for number, tensor in graph.in_memory.items():
         if DataType(tensor.value("data_type")) in _FLOAT8 and number not in numbers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnlite.emulated.backend import READ_ONLY, BackendObject
-from cudnnlite.emulated.registry import bad
+from cudnnlite.emulated.registry import bad_parameter
 
 _OF_THE_DEVICE = ("handle", "deviceprop", "kernel_cache")
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -54,9 +54,9 @@ def configuration_from(text: str, finalize: Callable[[BackendObject], None]) -> 
             made.append(target)
         configuration = made[-1]
     except _MISTAKES as error:
-        raise bad(f"the JSON is not that of an emulated plan: {error}") from error
+        raise bad_parameter(f"the JSON is not that of an emulated plan: {error}") from error
     if configuration.kind != "ENGINECFG":
-        raise bad(f"the JSON is that of a {configuration.kind}")
+        raise bad_parameter(f"the JSON is that of a {configuration.kind}")
     return configuration
 
 
