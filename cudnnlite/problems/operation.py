@@ -338,7 +338,14 @@ def gradient_of(
     name = forward.name.replace("_forward", "_backward")
     fields = {"check": forward.check} | fields
     return Operation(
-        name, function, reads, ("dx",), infer, forward.options, forward.names, **fields
+        name,
+        function,
+        reads=reads,
+        writes=("dx",),
+        infer=infer,
+        options=forward.options,
+        names=forward.names,
+        **fields,
     )
 
 

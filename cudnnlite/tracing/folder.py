@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from cudnnlite.arguments import by_system, file_type, refused_as
+from cudnnlite.arguments import file_type, refused_as, require_system_error
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.tracing.c_text import string_literal
 
@@ -96,7 +96,7 @@ class ProgramFolder:
         try:
             return (self.path / name).read_bytes()
         except OSError as error:
-            by_system(error)
+            require_system_error(error)
             return b""
 
     def _refuse(self, name: str, why: str) -> None:
