@@ -327,7 +327,7 @@ class _Bench:
         row = replace(row, same_bits=not difference, runs=len(runs))
         why_not_compared = trial.why_no_reference()
         if not why_not_compared:
-            accuracy = accuracy_of(*trial.compared(plan), trial.dtype, math_type)
+            accuracy = accuracy_of(*trial.results_and_reference(plan), trial.dtype, math_type)
             row = replace(row, error=accuracy.l2, max_error=accuracy.largest, ulp=accuracy.ulp)
             if accuracy.finding:
                 findings.insert(0, accuracy.finding)

@@ -129,7 +129,7 @@ def autotune(
     progress = _Progress()
     with progress.interruptible(), report_errors():
         lists = lists_of(flags)
-        tuning, is_saved = _tune(flags, policy, tunings.joined(lists), progress)
+        tuning, is_saved = _tune(flags, policy, tunings.join_lists(lists), progress)
     parts = tunings.parts_of(tuning, lists)
     models = [path.name for path in (*flags.onnx, *flags.problems)]
     facts: dict[str, Any] = {"model": models} if models else {}

@@ -194,7 +194,7 @@ def _arguments(policy: TuningPolicy, saved: Path) -> str:
     return ", ".join(arguments)
 
 
-def joined(lists: Mapping[int | None, ProblemList]) -> ProblemList:
+def join_lists(lists: Mapping[int | None, ProblemList]) -> ProblemList:
     """Return all problems of several batch sizes as one list; names say of which size each is."""
     if len(lists) == 1:
         return next(iter(lists.values()))

@@ -88,7 +88,8 @@ class ConvolutionDescriptor(
         if not spec.is_symmetric:
             raise ArgumentError(
                 f"padding={spec.padding} differs at the two ends of an axis; "
-                "cuDNN's descriptor has one padding for both, only graphs (interface='graph') have two"
+                "cuDNN's descriptor has one padding for both, "
+                "only graphs (interface='graph') have two"
             )
         if spec.compute_type is None:
             spec = spec.replace(compute_type=DataType.FLOAT)

@@ -137,11 +137,11 @@ class Contest(NonCopyable):
             rows[key] = replace(rows[key], time_ms=self._first_ms[key])
         remarks = self._repeat_what_may_win(keys, rows)
         for key in keys:
-            rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
+            rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, remarks[key]))
         if self._meter is not None:
             self._measure_energy(keys, rows, self._meter)
         for key, first in self._same_kernel.items():
-            remark = joined(rows[key].remark, remarks[first])
+            remark = join_remarks(rows[key].remark, remarks[first])
             same_kernel = named(rows[first])
             times = _times_of(rows[first])
             rows[key] = replace(rows[key], **times, remark=remark, same_kernel=same_kernel)
@@ -160,7 +160,7 @@ class Contest(NonCopyable):
             rows[key] = replace(rows[key], joules=energy.joules, joules_spread=energy.spread)
         reason = f"energy not measured: not among the {MOST_CANDIDATES} fastest"
         for key in others:
-            rows[key] = replace(rows[key], remark=joined(rows[key].remark, reason))
+            rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, reason))
 
     def _look_again(self) -> None:
         """Correct the times of first runs, which contain the loading of kernels."""
@@ -343,7 +343,7 @@ def _near_the_least(
     ]
 
 
-def joined(*remarks: str) -> str:
+def join_remarks(*remarks: str) -> str:
     """Join the remarks that are not empty."""
     return "; ".join(filter(None, remarks))
 
