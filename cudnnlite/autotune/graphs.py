@@ -158,7 +158,7 @@ class _Trial:
     operands : dict of str to DeviceArray
         Inputs and outputs, by name.
     rules : EngineRules
-        What a search over knobs has to know.
+        The rules of a search over knobs.
     """
 
     def __init__(

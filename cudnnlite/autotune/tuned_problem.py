@@ -22,7 +22,7 @@ class TunedProblem(NamedTuple):
     Attributes
     ----------
     problem : Problem
-        What was tuned.
+        The problem that was tuned.
     table : AlgorithmTable
         Every candidate, best first.
     chosen : AlgorithmResult or None

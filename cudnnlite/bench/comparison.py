@@ -93,7 +93,7 @@ class RunComparison:
     a, b : BenchRun
         The sides.
     thresholds : Thresholds
-        From where on a difference counts.
+        The smallest differences that count.
     time : str
         "device" or "call": which times are compared.
     in_order : bool
@@ -103,7 +103,7 @@ class RunComparison:
     Attributes
     ----------
     pairs : tuple of Pair
-        In the order of A; then what only B has.
+        The pairs in the order of A, and then those that only B has.
     has_times : bool
         Whether both sides were timed on a GPU.
 

@@ -201,7 +201,7 @@ def write_sections(
     Parameters
     ----------
     path : Path
-        Of the page.
+        The path of the page.
     sides : sequence of str
         Lines about the sides, which come first.
     sections : sequence of Section

@@ -188,7 +188,7 @@ def problems_of_list(
         The number of images or sequences: 32 of ResNet-50, 8 of the Transformer block and 64 of the
         LSTMs, if not given.  The rows of other lists have their own.
     dtype : dtype
-        Of all data.
+        The data type of all data.
     layout : str, optional
         "NCHW" or "NHWC", for images.
 

@@ -46,9 +46,9 @@ class BenchOptions:
     choice : str
         Only the candidate of that name, as rows have it; empty for no such limit.
     runs : int
-        How many runs are compared bit by bit.
+        The number of runs that are compared bit by bit.
     policy : TuningPolicy
-        What a candidate must satisfy.
+        The policy that a candidate must satisfy.
     """
 
     mode: str = "time"
@@ -78,7 +78,7 @@ def bench_problem(
     item : ListedProblem
         The problem.
     options : BenchOptions
-        What is measured.
+        The options that say what is measured.
     peaks : Peaks, optional
         The peaks for the roofline.
     meter : PowerMeter, optional
@@ -117,7 +117,7 @@ class _Candidates(NamedTuple):
     chosen : AlgorithmResult or None
         The choice of the tuner, or of cuDNN's heuristic where nothing is timed.
     plan_seconds : dict of str to float
-        How long the first plan of a candidate took, by the candidate's name.
+        The seconds that the first plan of a candidate took, by the candidate's name.
     """
 
     rows: list[AlgorithmResult]

@@ -29,7 +29,7 @@ def cost_lines(comparisons: Sequence[RunComparison], names: Sequence[str]) -> It
     comparisons : sequence of RunComparison
         Each of the same first run with another one.
     names : sequence of str
-        Of the first run and of the others.
+        The names of the first run and of the others.
     """
     yield side_line("A", names[0], comparisons[0].a)
     yield from aligned(_rows(comparisons, names), _HEADING[:5], empty=("",))

@@ -34,7 +34,7 @@ class Pair(NamedTuple):
     a, b : str
         The choices.
     problem : str
-        In short.
+        The problem in short.
     wanted : str
         What the policy requests beyond the default.
     """

@@ -159,7 +159,7 @@ _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
 def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleNamespace:
     """Return the arguments of a command by the names of its options.
 
-    Those that are repeatable are lists, empty if they are not given.
+    Arguments of repeatable options are lists, empty if the option is not given.
     """
     flags = {name.rstrip("_"): value for name, value in arguments.items()}
     return SimpleNamespace(**flags | {name: flags[name] or [] for name in repeatable})

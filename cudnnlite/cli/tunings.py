@@ -52,7 +52,7 @@ def lines_of(
     tuning : ModelTuning
         The results.
     policy : TuningPolicy
-        As the user gave it.
+        The policy of the user.
     saved : Path or None
         The folder that remembers them.
     explain : bool
@@ -86,7 +86,7 @@ def title_of(tuned: TunedProblem) -> str:
 def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> list[str]:
     """Return the lines of a problem: its candidates, why each was not chosen, and the choice.
 
-    Of the failed ones a few are listed where nothing was chosen, or all with `every`.
+    Failed candidates are listed with `every`, and a few of them if nothing was chosen.
     """
     heading, *cells = tuned.table.cells()
     rows = [(*heading[:-1], "outcome")]

@@ -28,7 +28,7 @@ _PARAMETERS = """
 Parameters
 ----------
 spec : {spec}
-    What it describes.
+    The spec that the descriptor describes.
 {others}
 """
 _AFTER = """
@@ -112,7 +112,7 @@ class NativeObject(Closable, Generic[NativeT]):
     Parameters
     ----------
     describes : type, optional
-        Of a subclass: the spec class whose descriptor it is, for operations that have such a spec.
+        The spec class that the subclass describes, for operations that have such a spec.
     """
 
     _type: ClassVar[type[Any]]

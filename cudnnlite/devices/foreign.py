@@ -146,7 +146,7 @@ def check_viewable(
 ) -> None:
     """Raise ArrayTypeError for an object that cannot be viewed as an array on a device.
 
-    That is a host array by its type, no array at all, or a tensor that requires gradients.
+    Such objects are host arrays, tensors that require gradients, and everything that is no array.
     `spec_kinds` are the classes of specs that the argument may be too; the messages name them.
     """
     if isinstance(array, HOST_TYPES):

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def bytes_spec(nbytes: int) -> TensorSpec:
     """Return the spec of a buffer of at least `nbytes`, and of at least one byte.
 
-    It has rank 2 if one axis is too short.
+    The spec has rank 2 if one axis cannot have that many bytes.
     """
     rows = -(-nbytes // MAX_INT)
     if rows <= 1:

@@ -22,7 +22,7 @@ class Workspace(NonCopyable):
     Parameters
     ----------
     device : Device
-        Where the memory comes from.
+        The device that the memory comes from.
     workspace_limit : int or str, optional
         The largest buffer, also settable as `limit`: bytes, "64 MiB", or "10%" of the device's
         memory.  None: no limit.

@@ -38,15 +38,15 @@ class Dependency(NamedTuple):
     Attributes
     ----------
     title : str
-        Its name in messages.
+        The name of the library in messages.
     stem : str
-        Its file's name before ".so".
+        The file's name before ".so".
     package : str
         The wheel for CUDA 13; that for CUDA 12 has "-cu12" behind it.
     verdict : Verdict
-        How serious it is on a GPU that the library is missing.
+        The verdict if the library is missing on a machine with a GPU.
     use : str
-        What cuDNN needs it for.
+        The purpose for which cuDNN needs the library.
     """
 
     title: str

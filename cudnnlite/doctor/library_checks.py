@@ -36,7 +36,7 @@ class _Conflict(NamedTuple):
     how : str
         The key of `Copy.origins`; empty for any.
     effect : str
-        What programs do with that copy.
+        What a program does that finds this copy.
     fix : str
         What to do, with fields for the copy's `folder` and the searched `place`.
     """

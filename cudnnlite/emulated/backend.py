@@ -41,11 +41,11 @@ class BackendObject:
     kind : str
         Its kind, as the generated table names it.
     attributes : dict
-        By name, a list of C values, or of `BackendObject` for descriptors.
+        The attributes by name: each is a list of C values, or of `BackendObject` for descriptors.
     is_final : bool
         Whether it was finalised, after which it does not change.
     content : object
-        What finalising worked out for the objects that refer to it.
+        The result of finalising, for the objects that refer to this one.
     """
 
     def __init__(self, kind: str) -> None:

@@ -110,9 +110,9 @@ def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None
 
 
 def is_classical(operations: Sequence[BackendObject]) -> bool:
-    """Return whether operations behind a convolution are of the kinds that an H200 was asked about.
+    """Return whether an H200 was asked about such operations behind a convolution.
 
-    That is one after the other, with operands in memory.
+    Each reads the result of the one before it, and other operands from memory.
     """
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")

@@ -86,7 +86,7 @@ class GraphFormula(NamedTuple):
     Attributes
     ----------
     operations : tuple of BackendObject
-        In order.
+        The operations in their order.
     """
 
     operations: tuple[BackendObject, ...]

@@ -31,7 +31,7 @@ _ALIGNMENT = 16  # of every tensor in memory
 def numbers_of(graph: GraphFormula, addresses: Addresses) -> dict[int, Array]:
     """Return the numbers that a graph passes by value, read where they are: on the host.
 
-    That happens once a call: a captured call has the numbers of its capture.
+    They are read once for each call: a captured call has the numbers of its capture.
     """
     return {
         unique_id: _number(tensor, addresses.get(unique_id) or 0)
@@ -91,7 +91,7 @@ def compute(
 
 
 def _stored(values: Array, tensor: BackendObject) -> Array:
-    """Return values as a tensor has them: rounded to its type, in the type that is computed in."""
+    """Return values rounded to a tensor's type, in the type of the computation."""
     dtype = DataType(tensor.value("data_type"))
     if dtype == DataType.BOOLEAN:
         return values.astype(bool)
@@ -221,7 +221,7 @@ def _reshape(
 ) -> Mapping[str, Array]:
     """Return the values in another shape, or with the last two axes swapped.
 
-    Where the strides of the result are those of a transposed one, the axes were swapped.
+    The axes are swapped if the result has the strides of a transposed tensor.
     """
     x = operands["xdesc"]
     shape = tuple(outputs["ydesc"].attributes["dimensions"])

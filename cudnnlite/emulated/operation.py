@@ -61,7 +61,7 @@ class Call:
     arguments : dict
         The C arguments, by the header's names and by the declaration's.
     specs, options : dict
-        By name.
+        The specs of operands, and the options, by name.
     """
 
     def __init__(self, c_call: SimpleNamespace, operation: Operation) -> None:

@@ -132,7 +132,8 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
 def _has_formula_behind(first: BackendObject, others: list[BackendObject]) -> bool:
     """Return whether a forward convolution has pointwise operations behind it that form no chain.
 
-    Of operations that were not recorded behind a convolution, a formula is made, too.
+    A formula computes such a graph, as it does for operations that were not recorded behind a
+    convolution.
     """
     if first.kind not in CONVOLUTIONS or first.content.output_name != "y":
         return False

@@ -343,7 +343,7 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
 def _why_no_fft_tiling_of_filter(problem: _Problem) -> str | None:
     """Return why FFT_TILING does not compute the gradient of a filter.
 
-    That is a convolution with dy as the filter.
+    The gradient is a convolution with dy as the filter.
     """
     x, w, _, y = problem
     size = y.shape[2:]

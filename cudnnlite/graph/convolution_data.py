@@ -68,15 +68,15 @@ class ConvolutionData(GraphData):
         kind : str
             "CONVOLUTION_FORWARD", ...
         reads : mapping
-            Its operands, by the names of its attributes.
+            The operands by the names of the operation's attributes.
         spec : TensorSpec or FilterSpec
-            Of the result.
+            The spec of the result.
         conv : ConvolutionSpec
             Padding, stride, dilation and mode.
         compute : DataType
-            In which products are summed.
+            The data type in which products are summed.
         alpha, beta : float
-            Of the result, and of what was there.
+            The factors of the result, and of the output's old values.
         """
         spatial = spec.rank - 2
         (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)

@@ -45,15 +45,14 @@ class GraphData:
     Parameters
     ----------
     compute_type : dtype
-        In which operations compute, and which tensors between them have, where nothing else is
-        said.
+        The default data type of computations, and of the tensors between operations.
     dynamic_shapes : bool
         Whether cuDNN compiles kernels that graphs with other sizes use, too.
 
     Attributes
     ----------
     compute_type, dynamic_shapes
-        As given.
+        The arguments.
     tensors : list of TensorRecord
         All tensors.
     nodes : list of Node
@@ -81,13 +80,13 @@ class GraphData:
         Parameters
         ----------
         name : str
-            By which a call takes it: an identifier that no other tensor has.
+            The name of the tensor in calls: an identifier that no other tensor has.
         shape : iterable of int
             The size of each axis.
         dtype : dtype
-            Of its values.
+            The data type of the values.
         strides : iterable of int, optional
-            In elements; those of C order, without gaps, if not given.
+            The strides in elements; C order without gaps if not given.
 
         Raises
         ------
@@ -123,16 +122,16 @@ class GraphData:
         Parameters
         ----------
         name : str
-            By which a call returns it.
+            The name of the output in calls.
         tensor : GraphTensor
-            What an operation of this graph computes.
+            The result of an operation of this graph.
         dtype : dtype, optional
-            Of its values in memory; that which it has, if not given.
+            The data type in memory; the tensor's own if not given.
         strides : iterable of int, optional
-            Of the array, in elements; those of C order, without gaps, if not given.
+            The strides of the array, in elements; C order without gaps if not given.
         shape : iterable of int, optional
-            Of the array, which has the same values in the same order: a matrix, where products are
-            of batches.  That of the tensor, if not given.
+            The shape of the array, with the same values in the same order: for instance a matrix,
+            if the product is a batch of one.  The tensor's own shape if not given.
 
         Raises
         ------

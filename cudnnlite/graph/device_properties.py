@@ -99,9 +99,9 @@ _CARDS = {
 class DeviceProperties:
     """What cuDNN has to know of a GPU to choose engines for it, and to compile them.
 
-    It takes the place of the GPU: saved on one machine, it answers on another which engines cuDNN
-    has for that GPU (`Graph.candidates`, `candidates`).  It is a value: it can be compared, hashed,
-    printed and saved.
+    The properties take the place of the GPU: saved on one machine, they answer on another which
+    engines cuDNN has for that GPU (`Graph.candidates`, `candidates`).  Properties can be compared,
+    hashed, printed and saved.
 
     Parameters
     ----------
@@ -111,13 +111,13 @@ class DeviceProperties:
     Attributes
     ----------
     values : mapping
-        The same, read-only.
+        The properties, read-only.
     name : str
         The card, "NVIDIA H200".
     compute_capability : str
         The architecture, "9.0".
     multiprocessors : int
-        Their number.
+        The number of multiprocessors.
     known_names : tuple of str
         The names that `named` takes.
 

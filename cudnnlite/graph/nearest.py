@@ -52,9 +52,9 @@ class Change(NamedTuple):
     Attributes
     ----------
     description : str
-        As it continues "served ...": "with a, b as float16".
+        The change in words that continue "served ...": "with a, b as float16".
     graph : GraphData
-        It need not be consistent: cuDNN refuses it then.
+        The changed graph, which may be inconsistent: cuDNN refuses it then.
     """
 
     description: str
@@ -449,7 +449,7 @@ def _description(graph: GraphData, index: int, kept: Sequence[Node]) -> str:
 def _up_to_operation(graph: GraphData) -> Iterator[Change]:
     """Yield the first operations of the graph, most of them first.
 
-    What the others would read becomes an output.
+    The tensors that the left-out operations would read become outputs.
     """
     labels = _labels(graph)
     for count in range(len(labels) - 1, 0, -1):

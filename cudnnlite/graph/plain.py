@@ -43,7 +43,7 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
     Raises
     ------
     ArgumentError
-        It is no such graph; the message says where it differs.
+        The value is no graph of this format; the message says where it differs.
     """
     try:
         if plain["format"] != FORMAT:

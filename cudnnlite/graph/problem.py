@@ -53,7 +53,7 @@ class GraphProblem(Problem):
     Parameters
     ----------
     graph : GraphData
-        It does not change any more.
+        The graph, which does not change any more.
     scratch : iterable of str
         Outputs that are in scratch memory, because nobody reads them: they are no operands.
 

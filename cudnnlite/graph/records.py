@@ -24,17 +24,17 @@ class TensorRecord:
     Attributes
     ----------
     shape, strides : tuple of int
-        In elements.
+        The sizes of the axes, and their strides in elements.
     dtype : DataType
-        Of its values.
+        The data type of the values.
     name : str
-        Of a tensor in memory; empty for a virtual one, which is never there.
+        The name of a tensor in memory; empty for a virtual tensor, which is never in memory.
     value : float or None
         A number that is passed by value with each call.
     view_of : int or None
-        The number of the tensor in memory that this is another view of.
+        The number of another tensor in memory, if this one is a view of it.
     array_axes : tuple of (shape, strides), or None
-        Those of the arrays of an output that operations see in another shape.
+        The axes of an output's arrays, if operations see the output in another shape.
     """
 
     shape: Shape
@@ -86,7 +86,7 @@ class Node:
     kind : str
         cuDNN's name for it: "MATMUL" for ``OPERATION_MATMUL``.
     attributes : tuple of (str, object)
-        By cuDNN's names, those of the descriptor that configures it among them.
+        The attributes by cuDNN's names, with those of the descriptor that configures the operation.
     reads, writes : tuple of (str, tuple of int)
         The numbers of the tensors, by the attributes that take them.
     """

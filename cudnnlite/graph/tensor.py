@@ -18,9 +18,9 @@ class GraphTensor:
     Attributes
     ----------
     graph : Graph
-        Whose it is.
+        The graph that made the tensor.
     number : int
-        Its place among the graph's tensors.
+        The index of the tensor among the graph's tensors.
     """
 
     __slots__ = ("graph", "number")

@@ -39,9 +39,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     timing : str
         The source of the times, with the device.
     work : Work or None
-        What the problem has to do at least.
+        The operations and bytes that the problem needs at least.
     peaks : Peaks or None
-        Those of the device, if they are known: then the table has rates.
+        The peaks of the device, if they are known: then the table has rates.
     searched_with : int or None
         The bytes of workspace that the search had; candidates that need more failed.
 

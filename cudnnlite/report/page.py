@@ -51,7 +51,7 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     Parameters
     ----------
     tunings : sequence of TunedProblem
-        What was tuned.
+        The tuned problems.
     facts : mapping
         Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns, under 'model'
         what was tuned.

@@ -64,7 +64,7 @@ def plot_times(
     Parameters
     ----------
     table : AlgorithmTable
-        What a search returned.
+        The result of a search.
     ax : matplotlib Axes, optional
         The axes to draw in, which keep their frame; those of a new Figure if not given.
     chosen : AlgorithmResult, optional

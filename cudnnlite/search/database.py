@@ -161,9 +161,9 @@ def contestant_of(row: AlgorithmResult) -> object:
 
 
 def digest_of(problem: Problem) -> str:
-    """Return the hash of everything that a problem is, but for its scalars.
+    """Return the hash of all that defines a problem, except its scalars.
 
-    In half precision, DEFAULT math has the choice of TENSOR_OP, which stands for it.
+    In half precision, DEFAULT and TENSOR_OP are hashed alike, because they have the same choice.
     """
     import hashlib  # takes 3 ms
 

@@ -171,7 +171,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
         Whether the smaller or the larger of a number and a NaN is that: "propagate" or
         "not_propagate".
     compute_type : DataType or str
-        What is computed in: float32; an operation on float64 operands sets it to float64.
+        The type of the computation: float32; an operation on float64 operands sets it to float64.
 
     Examples
     --------
@@ -209,7 +209,7 @@ class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor")
     nan : NanPropagation or str
         Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
     compute_type : DataType or str
-        What is computed in: float32; an operation on float64 operands sets it to float64.
+        The type of the computation: float32; an operation on float64 operands sets it to float64.
     indices : ReduceTensorIndices or str
         "flattened" where the place of what was found is wanted too, as `reduce_tensor(...,
         indices=True)` does; "no".
@@ -254,16 +254,16 @@ class CTCLossSpec(FrozenSpec, c_functions="cudnnSetCTCLossDescriptor_v9"):
     Parameters
     ----------
     normalization : LossNormalizationMode or str
-        "softmax": what is given are logits, which cuDNN normalises; "none": they are probabilities
+        "softmax": the values are logits, which cuDNN normalises; "none": they are probabilities
         already.
     grad_mode : CTCGradMode or str
-        What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros,
-        "skip_oob" leaves them as they are.
+        The gradients beyond the end of an input: "zero_oob" writes zeros, "skip_oob" leaves them as
+        they are.
     max_label_length : int
-        The longest label that a call may have; 0 for the longest that it has, which only labels on
-        the host tell.
+        The length of the longest label that a call may have; 0 for the longest label of the call,
+        which is known only if the labels are on the host.
     compute_type : DataType or str, optional
-        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN
+        The type of the computation and of the costs; the type of the logits if not given.  cuDNN
         9.19 takes no other.
 
     Examples
@@ -532,7 +532,8 @@ class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformer
         ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images
         only, bilinearly.
     dtype : DataType or str
-        Of everything, float32, float64 or float16; an operation sets it to that of its operands.
+        The data type of all operands: float32, float64 or float16.  An operation sets it to the
+        type of its operands.
 
     Examples
     --------
@@ -570,13 +571,13 @@ class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescri
     Parameters
     ----------
     padding : iterable of int or of pairs of int
-        For each axis of ``(N, C, *spatial)``, how many zeros come before and behind.
+        The number of zeros before and behind, for each axis of ``(N, C, *spatial)``.
     fold : iterable of int
         The size of the blocks along each spatial axis; empty: no folding.
     direction : FoldingDirection or str
         "fold", after the padding, or "unfold", without one.
     layout : str
-        Of the result: "NCHW", "NHWC", "NCDHW" or "NDHWC".
+        The layout of the result: "NCHW", "NHWC", "NCDHW" or "NDHWC".
 
     Examples
     --------

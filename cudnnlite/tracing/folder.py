@@ -28,7 +28,7 @@ class ProgramFolder:
     path : Path
         The folder, which need not exist.
     label : str
-        How messages name it: by the option or the argument.
+        The name of the folder's option or argument, for messages.
     """
 
     def __init__(self, path: Path, label: str) -> None:
@@ -41,7 +41,7 @@ class ProgramFolder:
         Raises
         ------
         ArgumentError
-            It names the folder and the file.
+            The message names the folder and the file.
         """
         if file_type(self.path / INPUTS, follow=False) not in (0, stat.S_IFDIR):
             self._refuse(INPUTS, "is no folder (symbolic links are not followed)")
@@ -56,7 +56,7 @@ class ProgramFolder:
         Raises
         ------
         ArgumentError
-            As `check`; or the system refuses.
+            `check` refuses the folder, or the system refuses to write.
         """
         self.check()
         replaced = self._content(PROGRAM)

@@ -46,19 +46,20 @@ class Buffer(Variable):
     Attributes
     ----------
     alive : weak reference or None
-        To what owns it; None if it was there before the trace, when nobody told who owns it.
+        A reference to the owner of the memory; None for memory from before the trace, whose owner
+        is not known.
     answer : Variable or None
         Holds the number of bytes, if cuDNN was asked for it.
     shared : bool
         Whether others may write to it unseen: it was there before the trace, or was handed to
         another library.
     digest : bytes or None
-        Of what was in shared memory when the trace read it last.
+        The digest of shared memory when the trace last read it.
     unread : bool
         Whether the program wrote something there that it has not read since.
     parts : dict
-        By offset: the bytes of a part whose address cuDNN told, and the variable that holds that
-        address.
+        The parts whose addresses cuDNN returned, by offset: the bytes of the part, and the variable
+        with its address.
     """
 
     base: int = 0
@@ -136,16 +137,15 @@ class Memory(Observer):
     Attributes
     ----------
     statements : list of Statement
-        What the block did, and what makes what was there before it.
+        The statements of the block, and those that make the objects from before the block.
     warnings : list of str
-        What could not be written out.
+        What the program in C cannot do.
     devices : set of Device
-        Those that were used.
+        The devices that were used.
     over : bool
-        Whether the trace has ended; an observer that is told something all the same records
-        nothing.
+        Whether the trace has ended; an observer that is called after that records nothing.
     thread : int
-        Whose block it is.
+        The thread that runs the block.
     """
 
     needs_each_call = True

@@ -34,15 +34,15 @@ class Variable:
     Attributes
     ----------
     c_type : str
-        Its type; of an array with the length behind it: ``int[8]``.
+        The type of the variable, for an array with its length: ``int[8]``.
     name : str
-        What it would like to be called.
+        The preferred name.
     destroy : str
         The function that gives it back at the end; empty if nothing has to.
     named_by_use : bool
         Whether the name is final.
     device : Device or None
-        Where it is; None where that is no device, or is not known yet.
+        The device of the variable; None if it is on no device, or if the device is not known yet.
     """
 
     c_type: str
@@ -80,19 +80,19 @@ class Statement:
     where : (str, int)
         The file and line of Python that it was made for.
     early : bool
-        Whether it makes what was there before the trace.
+        Whether it makes an object from before the trace.
     ends : Variable or None
-        What is not there any more behind it.
+        The variable that the statement destroys.
     failed : bool
         Whether cuDNN refused it.
     note : str
         A comment behind it.
     checksum : int or None
-        Of what it reads, as Python had it.
+        The checksum, in Python, of the memory that the statement reads.
     call : TracedCall or None
-        What Python called, if it is a call of cuDNN's that was made in the block.
+        The call in Python, if the statement is a call of cuDNN that was made in the block.
     on : Device or None
-        What it was made for; None: the device of what it names.
+        The device that the statement is for; None for the device of its variables.
     """
 
     function: str

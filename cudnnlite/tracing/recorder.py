@@ -78,14 +78,14 @@ class TracedCall(NamedTuple):
     Attributes
     ----------
     function : str
-        Its name.
+        The name of the C function.
     arguments : dict
-        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host,
-        addresses.
+        The arguments of the C call by the header's names: numbers, enums, addresses, and tuples for
+        arrays on the host.
     status : Status
-        What it returned; SUCCESS of a function that returns none.
+        The status that the function returned; SUCCESS if it returns none.
     microseconds : float
-        The host's time in it.
+        The host's time in the call.
     file, line : str and int
         The line of Python, outside of cudnnlite, that it was made for.
     """
