@@ -25,11 +25,11 @@ class TypeCode(NamedTuple):
 
 
 class StandIn(NamedTuple):
-    """What stands for a type that NumPy does not know."""
+    """A type of NumPy in place of a type that NumPy does not know."""
 
     name: str  # NumPy's
     code: TypeCode
-    foreign_code: TypeCode  # of what it stands for
+    foreign_code: TypeCode  # of the type that NumPy does not know
 
 
 # By NumPy's name of a type of ml_dtypes.

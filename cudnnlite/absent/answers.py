@@ -1,4 +1,4 @@
-"""What is asked of the process that plans, and what it answers."""
+"""The questions to the process that plans, and its answers."""
 
 from __future__ import annotations
 

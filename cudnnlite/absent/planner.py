@@ -53,7 +53,7 @@ class Planner(NonCopyable):
         self._process: Popen[bytes] | None = None
         # The properties of the GPU that the process was asked about; empty if it was not asked yet.
         self._gpu = ""
-        # What the process wrote to stderr.
+        # The process writes its stderr here.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (`close` closes it)
         try:
             self._start()

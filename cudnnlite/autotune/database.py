@@ -30,12 +30,12 @@ _WRITE_SECONDS = 5.0
 
 
 class Recorded(NamedTuple):
-    """What a recording did: how many problems were there before, are new, have no choice, are left."""
+    """The number of problems of a recording, by what became of them."""
 
-    known: int
+    known: int  # recorded before
     new: int
-    failed: int
-    left: int
+    failed: int  # without a choice
+    left: int  # not recorded yet
 
 
 def new_database(device: Device) -> Database:

@@ -1,4 +1,4 @@
-"""What can be wrong with a result: errors beside float64, zeros, and bits that change."""
+"""Checks of a result: errors against float64, zeros, and bits that change."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.errors import ArgumentError
 from cudnnlite.texts import counted
 
-# What a pair can be called, the worst first.
+# The verdicts on a pair, the worst first.
 NOT_SERVED, WRONG, SLOWER, LESS_EXACT = "no longer served", "wrong", "slower", "less exact"
 STILL_WRONG, OTHERWISE = "wrong on both sides", "chosen otherwise"
 MORE_WORKSPACE, LESS_WORKSPACE = "more workspace", "less workspace"
@@ -208,7 +208,7 @@ class RunComparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the ratios and the sums do not say, in words."""
+        """Notes on what the ratios and the sums leave out."""
         return (*self._notes_on_conditions(), *self._notes_on_sums())
 
     def _notes_on_conditions(self) -> Iterator[str]:

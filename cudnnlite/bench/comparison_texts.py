@@ -176,7 +176,7 @@ def write_html(
 
 
 class Section(NamedTuple):
-    """What a page shows of one comparison: lines of its summary, and a row for each pair."""
+    """The part of a page about one comparison: a summary, and a row for each pair."""
 
     title: str
     summary: list[str]

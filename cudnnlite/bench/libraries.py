@@ -34,7 +34,7 @@ ABSENT_DEVICE = (
 
 
 class LibraryFacts(NamedTuple):
-    """What the files of a cuDNN say.
+    """The facts in the files of a cuDNN.
 
     Attributes
     ----------

@@ -185,8 +185,8 @@ def problems_of_list(
     name : str
         One of `LISTS`.
     batch : int, optional
-        The number of images or sequences: 32 of ResNet-50, 8 of the Transformer block and 64 of the
-        LSTMs, if not given.  The rows of other lists have their own.
+        The number of images or sequences; if not given, 32 for ResNet-50, 8 for the Transformer
+        block and 64 for the LSTMs.  The rows of other lists have their own.
     dtype : dtype
         The data type of all data.
     layout : str, optional

@@ -33,7 +33,7 @@ _REPLAYED = ", replayed"  # what the name of a candidate has whose calls are rep
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is measured of each problem.
+    """The options of the measurement of each problem.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ def bench_problem(
 
 
 class _Candidates(NamedTuple):
-    """What there is to choose from.
+    """The candidates of a problem, and the choice.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ class _Bench:
         row = self._with_times(row, result)
         if not result.ok:
             return replace(row, status=result.why_not or str(result.status))
-        # What a replayed call runs is the same call, recorded as a CUDA graph.
+        # A replayed call is the same call, recorded as a CUDA graph.
         result = replace(result, replay=False)
         start = time.perf_counter()
         try:

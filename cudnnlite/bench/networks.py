@@ -22,7 +22,7 @@ from cudnnlite.specs.layout import layout_of_rank
 
 _FILE = Path(__file__).parent / "lists" / "networks.json"
 _LSTM = "lstm"
-# Of images with so few channels nobody needs the gradient: they are the network's input.
+# Images with so few channels are the network's input, whose gradient nobody needs.
 _FEW_CHANNELS = 4
 
 

@@ -1,4 +1,4 @@
-"""`BenchRow` and `BenchRun`: what a benchmark found, as values, as JSON and back."""
+"""`BenchRow` and `BenchRun`: the results of a benchmark as values, as JSON and back."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def row_from_plain(plain: Mapping[str, Any]) -> BenchRow:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What wishes cost a model: runs with one each, beside the run without them, in one table."""
+"""The cost of each wish for a model: a table of a run without wishes, and a run with each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cost_lines(comparisons: Sequence[RunComparison], names: Sequence[str]) -> It
     Parameters
     ----------
     comparisons : sequence of RunComparison
-        Each of the same first run with another one.
+        The comparisons of one first run with each of the others.
     names : sequence of str
         The names of the first run and of the others.
     """

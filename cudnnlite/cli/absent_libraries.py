@@ -1,4 +1,4 @@
-"""What two libraries answer about problems on a GPU that is absent, as runs that are compared."""
+"""The answers of two libraries about problems on an absent GPU, as runs to compare."""
 
 from __future__ import annotations
 

@@ -119,7 +119,8 @@ def autotune(
 ) -> None:
     """Find the fastest algorithm for each problem within your limits, and remember it.
 
-    Several may be given at once.  What a cache of earlier tunings knows is not measured again.
+    Several problems may be given at once.  Problems in a cache of earlier tunings are not measured
+    again.
     """
     flags = options.flags_of(locals(), REPEATABLE)
     check_flags(flags)

@@ -1,4 +1,4 @@
-"""What a benchmark found as lines for people, and as CSV."""
+"""The results of a benchmark as lines for people, and as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the flags of `cudnnlite bench` ask for, and the flags that ask for a problem."""
+"""The problems that the flags of `cudnnlite bench` name, and the flags that name a problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: messages, text for pipes, checks of the files that will be written."""
+"""The common parts of the commands: messages, text for pipes, checks of the files to write."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Comparison:
     Parameters
     ----------
     a, b : sequence of TuningEntry
-        The entries of each side, the oldest first.  Where one has a problem more than once, its
-        newest entry counts.
+        The entries of each side, the oldest first.  If a side has several entries of a problem, the
+        newest counts.
     """
 
     def __init__(self, a: Sequence[TuningEntry], b: Sequence[TuningEntry]) -> None:

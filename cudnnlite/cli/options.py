@@ -152,7 +152,7 @@ CSV = Annotated[
 HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
 
 NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
-# Of the fields of the policy whose flag has another name.
+# The flags of those fields of the policy whose flag has another name.
 _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
 
 

@@ -41,7 +41,7 @@ _Paths: TypeAlias = list[Path] | None
 
 
 class _Item(NamedTuple):
-    """What is asked about, and what the table calls it."""
+    """A problem or graph that cuDNN is asked about, with its title in the table."""
 
     title: str
     subject: Subject

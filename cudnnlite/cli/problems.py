@@ -1,4 +1,4 @@
-"""What the flags of `autotune` and `bench` ask for, as a list of problems."""
+"""The problems that the flags of `autotune` and `bench` name, as a list."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ REPEATABLE = (
 # The flags that name problems; `bench` has more of them.
 SOURCES = ("input", "rnn", "onnx", "problems")
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
-# What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's
-# length to others.
+# The words that may follow the cell in --rnn.  They are no letters: some read L as the number of
+# layers, others as the length of a sequence.
 _NEEDED = ("steps", "batch", "input", "hidden")
 RNN_WORDS = {
     **dict.fromkeys((*_NEEDED, "layers", "projection"), int),

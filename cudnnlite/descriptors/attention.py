@@ -112,7 +112,7 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
 
 
 class AttentionReading(NamedTuple):
-    """What a `cudnnAttnDescriptor_t` holds."""
+    """The contents of a `cudnnAttnDescriptor_t`."""
 
     spec: AttentionSpec
     one_to_one: bool

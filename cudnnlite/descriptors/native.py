@@ -201,7 +201,7 @@ api : CudnnApi, optional
 
     @property
     def spec(self) -> Any:
-        """What this object describes."""
+        """The spec that this object describes."""
         return self._spec
 
     @property

@@ -55,19 +55,19 @@ class _Library(NamedTuple):
 
 
 _libraries: dict[type, _Library | None] = {}
-# Of arrays that may be read as they are.
+# The specs of arrays that need no conversion.
 _specs: dict[Description, TensorSpec] = {}
 
 
 class ForeignTraits(NamedTuple):
-    """What arrays of which some are another library's are as DeviceArrays."""
+    """The traits of arrays, some of another library, and the owners of their memory."""
 
     traits: list[Traits]
-    owners: list[Any]  # what holds the memory of each: keep them until the call is enqueued
+    owners: list[Any]  # one for each array: keep them until the call is enqueued
 
 
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
-    """Return arrays of which some are another library's as DeviceArrays; None if that needs views.
+    """Return arrays, some of another library, as DeviceArrays; None if an array needs a view.
 
     See `foreign_traits`.
     """

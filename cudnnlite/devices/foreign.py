@@ -70,9 +70,9 @@ class SupportsCudaArrayInterface(Protocol):
 
 # An array on a device, whichever library made it.
 AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
-# What a plan can be made for.
+# An operand of a plan: an array, or only its spec.
 Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec
-# What gives the shape of a result.
+# An argument that determines the shape of a result.
 Like: TypeAlias = Operand | Iterable[int] | None
 
 _LAST_ADDRESS = 2**64 - 1

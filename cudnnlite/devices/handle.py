@@ -124,13 +124,12 @@ class Handle(NativeObject[cudnnHandle_t]):
             self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
-        self.chooser: Chooser | None = (
-            None  # who chooses algorithms where the caller does not; see `autotuned`
-        )
-        # Where compiled plans are kept; see `autotuned`.
+        # Chooses algorithms if the caller does not; see `autotuned`.
+        self.chooser: Chooser | None = None
+        # The store of compiled plans; see `autotuned`.
         self.plan_store: PlanStore | None = None
         self.kernel_caches = KernelCaches()  # of graphs with dynamic shapes
-        self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
+        self.graph: Any = None  # being recorded, with the objects that it needs; see `capture`
         self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)

@@ -1,7 +1,7 @@
 """The memory of a tensor as an array of logical shape (N, C, *spatial), and back.
 
-What a device array's copies and the emulated device's operands have in common: gaps between
-strides, and the vector types, whose elements hold 4 or 32 channels each.
+Copies of device arrays and operands of the emulated device need it alike: strides may leave gaps,
+and elements of vector types hold 4 or 32 channels each.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.texts import counted
 
-# What to do, by CUDA's error code.
+# The advice for each error code of CUDA.
 _FIXES = {
     "CUDA_ERROR_STUB_LIBRARY": (
         "take the folder 'stubs' out of LD_LIBRARY_PATH: it holds libcuda for linking only"

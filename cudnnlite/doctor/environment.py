@@ -95,7 +95,7 @@ def names_device(environment: Mapping[str, str]) -> bool:
 
 
 class _ValueRule(NamedTuple):
-    """What a value of a variable means.
+    """The effect of some values of an environment variable.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ from cudnnlite.doctor.libraries import (
     version_suffix,
 )
 
-# What the loader says if a library that is not cuDNN's is missing.
+# The loader's message if a library that is not cuDNN's is missing.
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
 _SET = f"set {LIBRARY_VARIABLE}"
 _INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"

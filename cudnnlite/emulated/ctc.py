@@ -38,7 +38,7 @@ _MAX_SEQUENCES = 65535
 
 
 class _Labels(NamedTuple):
-    """What says which labels the sequences have."""
+    """The labels and the lengths of the sequences."""
 
     labels: Sequence[int]  # of all sequences
     label_lengths: Sequence[int]

@@ -7,7 +7,7 @@ from cudnnlite.emulated.registry import bad_parameter
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties
 
-# What the device refuses and rounds was recorded on this GPU.
+# The emulated refusals and roundings were recorded on this GPU.
 _MODEL = "h200"
 
 

@@ -39,7 +39,7 @@ _HEADER = np.dtype([("magic", "u8"), ("seed", "u8"), ("draws", "u8")])
 
 @dataclass(frozen=True)
 class Dropout:
-    """What a dropout descriptor was set to."""
+    """The state that a dropout descriptor was set to."""
 
     probability: float
     states: int

@@ -28,7 +28,7 @@ _MAX_TILE_SIZE = 3  # Every engine has the knob TILE_SIZE, which has no effect o
 
 
 class EngineProperties(NamedTuple):
-    """What distinguishes one emulated engine for convolutions from the others.
+    """The properties of one emulated engine for convolutions.
 
     Attributes
     ----------

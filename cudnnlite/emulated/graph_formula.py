@@ -42,7 +42,8 @@ _INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
 _HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
 _MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
-# What was served behind a product.  A chain with CMP_GT, ABS and BINARY_SELECT was refused.
+# The modes that an H200 served behind a product.  It refused a chain with CMP_GT, ABS and
+# BINARY_SELECT.
 _BEHIND_A_PRODUCT = frozenset(
     {
         PointwiseMode.ADD,

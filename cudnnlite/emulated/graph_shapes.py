@@ -32,8 +32,8 @@ def check_shapes(graph: GraphFormula) -> None:
             raise bad_parameter(f"{operation.kind} has tensors that do not fit together: {listed}")
 
 
-# The tensors that an operation must have. Those of a pointwise operation depend on its mode, and
-# are not checked here.
+# The tensors that an operation must have.  The tensors of a pointwise operation depend on its mode,
+# and are not checked here.
 _NEEDED = {
     "MATMUL": ("adesc", "bdesc", "cdesc"),
     "REDUCTION": ("xdesc", "ydesc"),

@@ -249,7 +249,7 @@ def no_workspace(specs: Values) -> int:
 
 @dataclass(frozen=True, eq=False)
 class OperationEmulation:
-    """What the emulated device does for an operation's C functions; `computes` makes it."""
+    """The emulation of an operation's C functions; `computes` makes it."""
 
     operation: Operation
     compute: Callable[..., Any]

@@ -22,7 +22,7 @@ Implementation = Callable[[SimpleNamespace], Work | None]
 
 
 class EmulationState(Protocol):
-    """What an emulation uses of the `EmulatedApi` that calls it.
+    """The part of the `EmulatedApi` that an emulation uses.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class EmulationState(Protocol):
 
 @dataclass(frozen=True)
 class Emulation:
-    """A C function, and what the emulated device does for it; `emulates` makes it."""
+    """The emulation of a C function; `emulates` makes it."""
 
     function: str
     implementation: Implementation

@@ -1,4 +1,4 @@
-"""Where the emulated device keeps a recurrent network's weights, sequences and reserve space.
+"""The layout of a recurrent network's weights, sequences and reserve space on the emulated device.
 
 The layout of the weights differs from a GPU's on purpose: code that does not ask
 `cudnnGetRNNWeightParams` fails.

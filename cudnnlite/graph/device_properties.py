@@ -47,7 +47,7 @@ _DRIVER = 13000
 
 
 class _Architecture(NamedTuple):
-    """What all cards of a compute capability have in common."""
+    """The properties that all cards of a compute capability share."""
 
     shared_memory: int  # the most that a block may ask for, bytes
     reserved_shared_memory: int
@@ -68,7 +68,7 @@ _ARCHITECTURES = {
 
 
 class _Card(NamedTuple):
-    """What cards of one compute capability differ in."""
+    """The properties in which cards of one compute capability differ."""
 
     name: str
     compute_capability: int  # 900 is 9.0
@@ -97,7 +97,7 @@ _CARDS = {
 
 
 class DeviceProperties:
-    """What cuDNN has to know of a GPU to choose engines for it, and to compile them.
+    """The properties of a GPU by which cuDNN chooses and compiles engines.
 
     The properties take the place of the GPU: saved on one machine, they answer on another which
     engines cuDNN has for that GPU (`Graph.candidates`, `candidates`).  Properties can be compared,

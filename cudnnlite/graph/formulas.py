@@ -53,7 +53,7 @@ class GraphFormulas(GraphData):
         mode : PointwiseMode or str
             Any that cuDNN has: "ADD", "EXP", "GELU_FWD", "BINARY_SELECT", "GEN_INDEX", ...
         x, b, t : GraphTensor or float
-            One to three operands.  Of a backward mode (``*_BWD``) `x` is the forward operand and
+            One to three operands.  In a backward mode (``*_BWD``) `x` is the forward operand and
             `b` the gradient of the result.
         dtype : dtype, optional
             The data type of the result.  If not given: bool for comparisons, int32 for indices, the

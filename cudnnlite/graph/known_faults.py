@@ -1,4 +1,4 @@
-"""What cuDNN 9.19 computes wrongly, less precisely than its engines say, or by ending the process.
+"""Graphs that cuDNN 9.19 computes wrongly, less precisely than claimed, or by ending the process.
 
 Found on an H100 (2026-11-26).  Such graphs are refused, and such engines are not used, because the
 library reports success.

@@ -15,8 +15,7 @@ from cudnnlite.graph.records import Groups, Node, Shape, TensorRecord, packed_st
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-# Of each kind of change, so that none takes all the questions.
-_MOST = 6
+_MOST_CHANGES = 6  # of each kind, so that no kind takes all the questions
 _MOST_NAMES = 6  # of tensors that a description lists
 _MULTIPLE = 8  # of which kernels like sizes to be multiples
 _MATRIX_RANK = 3  # of products: a batch of matrices
@@ -41,7 +40,7 @@ _CALLS = {
     **dict.fromkeys(("ADD", "MUL", "MIN", "MAX", "SQRT"), "op_tensor"),
 }
 _ACTIVATIONS = ("RELU", "TANH", "SIGMOID", "ELU", "SWISH")
-# What a graph may lack and still be about the same: no product, no convolution.
+# The operations that may be left out; without a product or convolution the graph is another one.
 _DROPPED = ("POINTWISE", "REDUCTION", "RESHAPE")
 _SOFTMAX = ["REDUCTION", "SUB", "EXP", "REDUCTION", "DIV"]
 
@@ -76,7 +75,7 @@ def changes(graph: GraphData) -> Iterator[Change]:
         _with_more_outputs,
     )
     for kind in kinds:
-        yield from islice(kind(graph), _MOST)
+        yield from islice(kind(graph), _MOST_CHANGES)
 
 
 def descriptor_call(graph: GraphData) -> str | None:
@@ -306,7 +305,7 @@ def _with_round_sizes(graph: GraphData) -> Iterator[Change]:
         for size in record.shape[axis:][:1]
         if size > 1 and size % _MULTIPLE
     )
-    for size in islice(sizes, _MOST - 1):
+    for size in islice(sizes, _MOST_CHANGES - 1):
         up = _rounded(size)
         yield Change(
             f"with axes of {size} rounded up to {up}", _with_sizes(graph, frozenset({size}))

@@ -48,7 +48,7 @@ class GraphOperation(OperationByGraph):
 
 
 class GraphProblem(Problem):
-    """What a graph computes, of operands of which specs.
+    """A graph as a problem, with the specs of its operands.
 
     Parameters
     ----------

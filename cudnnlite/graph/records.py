@@ -1,4 +1,4 @@
-"""What a graph consists of, as frozen values: its tensors and its operations."""
+"""The parts of a graph as frozen values: tensors and operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Groups = tuple[tuple[str, tuple[int, ...]], ...]  # numbers of tensors, by the a
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """What a graph knows of one tensor.
+    """One tensor of a graph.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class TensorRecord:
 
     @property
     def spec(self) -> TensorSpec:
-        """What arrays of such a tensor are."""
+        """The spec of the tensor's arrays."""
         shape, strides = self.array_axes or (self.shape, self.strides)
         return TensorSpec(shape, self.dtype, strides=strides)
 

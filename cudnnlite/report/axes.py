@@ -1,4 +1,4 @@
-"""What the charts share: their style and colours, new axes, named bars, a curve over workspace."""
+"""The common parts of the charts: style and colours, new axes, named bars, a workspace curve."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ MOST_CANDIDATES = 4
 
 
 class Energy(NamedTuple):
-    """What a call costs.
+    """The energy and power of a call.
 
     Attributes
     ----------
     joules : float
-        The energy of a call, what the GPU takes when idle included: the median of the samples.
+        The energy of a call, with the idle power of the GPU included: the median of the samples.
     spread : float
         The largest minus the smallest sample, in joules.
     watts : float

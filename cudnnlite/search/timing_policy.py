@@ -43,15 +43,15 @@ class TimingPolicy(NamedTuple):
     l2_bytes: int = 256 << 20
     # Registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB.
     on_chip: int = 64 << 20
-    # Made-up operands repeat so many random values. The number is odd, so that no axis of a tensor
-    # repeats them. The time of a GPU depends a little on how many bits change, and not on whether
-    # the values come again after a million others.
+    # Synthetic operands repeat a block of so many random values.  The number is odd, so that no
+    # axis of a tensor has the period of the block.  The time on a GPU depends a little on how many
+    # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
-    # Of tuning in real calls: so many calls of a problem try candidates, and of these the last ones
-    # try no new candidates, but compare those that are close.
+    # In tuning by real calls, `real_calls` calls of a problem try candidates.  The last of them,
+    # `confirming_calls`, try no new candidates, but compare those that are close.
     real_calls: int = 12
     confirming_calls: int = 3
-    # Such a call repeats short work until it lasts about so long.  Calls of recurrent networks, and
+    # Such a call repeats short work for about so many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.

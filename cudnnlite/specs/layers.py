@@ -199,7 +199,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor"):
-    """What is made of many values: a frozen value, equal and hashable by its fields.
+    """A reduction of many values: a frozen value, equal and hashable by its fields.
 
     Parameters
     ----------
@@ -507,14 +507,14 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
             start * step - pad + tap
             for start, step, pad, tap in zip(starts, stride, before, taps, strict=True)
         ]
-        # Where all pixels of a window are -inf, its padding may be the maximum.
+        # The maximum may be in the padding if all pixels of the window are -inf.
         return np.ravel_multi_index(pixels, sizes[2:], mode="clip")
 
 
 def _shortest_pads(
     size: int, taps: int, pads: tuple[int, int], stride: int
 ) -> int | tuple[int, int]:
-    """Return one number of padding where a window never reaches the pixels that would differ."""
+    """Return the padding as one number, if no window reaches the pixels that would differ."""
     before, behind = pads
     starts = (size + before + behind - taps) // stride
     if starts == (size + 2 * before - taps) // stride:
@@ -524,7 +524,7 @@ def _shortest_pads(
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformerNdDescriptor"):
-    """What a spatial transformer makes of images: a frozen value, equal and hashable by its fields.
+    """A spatial transformer's result: a frozen value, equal and hashable by its fields.
 
     Parameters
     ----------

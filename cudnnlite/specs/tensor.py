@@ -33,7 +33,7 @@ from cudnnlite.specs.layout import (
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
-    """What a tensor looks like: a frozen value, equal and hashable by its fields.
+    """The shape, data type and layout of a tensor: a frozen value, hashable by its fields.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ Item: TypeAlias = tuple[Any, Any]
 
 @dataclass(eq=False)
 class Variable:
-    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's.
+    """A variable of the program: a handle, a descriptor, a stream, memory, or an answer of cuDNN.
 
     Attributes
     ----------
@@ -58,7 +58,10 @@ class Variable:
 
 
 class Contents(NamedTuple):
-    """What is copied into memory from a file; `width`: the bytes of one real number, 0 if none."""
+    """Bytes that the program copies from a file into memory.
+
+    `width` is the bytes of one real number in them, 0 if they are no real numbers.
+    """
 
     memory: Variable
     content: bytes
@@ -116,7 +119,7 @@ class Statement:
 
     @property
     def variables(self) -> list[Variable]:
-        """What it names."""
+        """The variables in the arguments."""
         return [part for part in _flat(self.arguments) if isinstance(part, Variable)]
 
 

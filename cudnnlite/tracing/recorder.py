@@ -120,15 +120,14 @@ class Argument(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a call writes, as far as that is known before: `outputs` on the host, and `buffers`.
+    """The memory that a call may write, as it is known before the call.
 
     Attributes
     ----------
     outputs : list of (Variable, pointer)
-        The program's variables, and where C writes what they hold.
+        The program's variables that the call sets, and where in Python's memory C writes them.
     buffers : dict of Buffer to bool
-        The memory that the call is given, and whether it writes there what somebody may want to
-        read.
+        The device memory that the call receives, and whether the call writes results there.
     """
 
     outputs: list[tuple[Variable, Any]]
@@ -140,7 +139,7 @@ class Effects(NamedTuple):
 
 
 class Recorder(Memory):
-    """What was recorded so far; `failed` is the statement that failed last."""
+    """The recording so far; `failed` is the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,12 +148,12 @@ class Recorder(Memory):
         self._dtypes: dict[int, DataType] = {}  # by descriptor
         # Tensors of graphs by their numbers, and what they were set to.
         self._tensors: dict[int, tuple[Variable, Any]] = {}
-        # By the descriptor of a graph: what its attributes were set to, and what memory is in it,
-        # by address, with the number of the tensor there.
+        # The attributes of each backend descriptor.  And the memory in each variant pack, by
+        # address, with the number of the tensor there.
         self._attributes: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._pack_buffers: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
-        # Of tensors that are passed by value: their attributes, by their numbers.  And by the
-        # descriptor of a variant pack what it has of them, by address.
+        # The attributes of tensors that are passed by value, by their numbers.  And the values of
+        # such tensors in each variant pack, by address.
         self._by_value: dict[int, dict[str, tuple[int, int, Any]]] = {}
         self._pack_scalars: dict[int, dict[int, tuple[int, Expression]]] = defaultdict(dict)
 

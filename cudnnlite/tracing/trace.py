@@ -48,7 +48,9 @@ class Trace(NonCopyable):
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
-        """What the program should print, but for failed calls: names, checksums of Python's memory.
+        """The names and checksums that the program prints if it computes what Python computed.
+
+        Lines about failed calls are not among them.
 
         A checksum is the sum of (2 i + 1) times byte i, modulo 2^64, in hexadecimal.
         """

@@ -99,7 +99,7 @@ def multi_head_attention_forward(
     -------
     DeviceArray, or AttentionTrainingOutput in training
         The output, shaped as `q` but with vectors of `AttentionSpec.output_size`, in the same order
-        in memory.  Beyond a query's end it is the bias of the output projection, or 0.
+        in memory.  Beyond a query's end the output is the bias of the output projection, or 0.
 
     Raises
     ------
