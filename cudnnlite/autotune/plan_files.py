@@ -203,10 +203,9 @@ def remove_plans(cache: Path, *, gpu: str | None = None, cudnn: int | None = Non
                     draft.unlink()
         for file in plan_files(cache):
             device = _device(_read(file))
-            is_wanted = not device or (
-                gpu in (None, device.get("gpu")) and cudnn in (None, device.get("cudnn"))
-            )
-            if is_wanted:
+            is_of_gpu = not device or gpu in (None, device.get("gpu"))
+            is_of_cudnn = not device or cudnn in (None, device.get("cudnn"))
+            if is_of_gpu and is_of_cudnn:
                 file.unlink(missing_ok=True)
 
 

@@ -328,7 +328,8 @@ class Tuner(Closable):
         if table is None:
             if self.incremental or not self.measures:
                 choice = self._database_choice(problem, policy)
-                if choice is not None or (for_call and self._real_calls is not None):
+                may_try_in_calls = for_call and self._real_calls is not None
+                if choice is not None or may_try_in_calls:
                     return choice
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
@@ -345,7 +346,9 @@ class Tuner(Closable):
         if choice is None or policy.why_not(choice, dtype_of(problem)):
             return None
         max_error = policy.max_error
-        if max_error is not None and (choice.error is None or choice.error > max_error):
+        if max_error is None:
+            return choice
+        if choice.error is None or choice.error > max_error:
             return None
         return choice
 

@@ -149,7 +149,8 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
         raise misuse("--no-cache and --cache exclude each other")
     if flags.no_cache and flags.read_only_cache:
         raise misuse("--no-cache and --read-only-cache exclude each other")
-    if flags.rehearse and (flags.no_cache or flags.read_only_cache or not flags.cache):
+    has_writable_cache = flags.cache and not flags.no_cache and not flags.read_only_cache
+    if flags.rehearse and not has_writable_cache:
         raise misuse("--rehearse needs a --cache to write, which is of its own")
 
 
@@ -240,7 +241,8 @@ def _print(
         say("\n".join(lines))
     else:
         say(tunings.csv_of(parts).rstrip("\n"))
-    has_reasons = is_for_people and (flags.explain or len(tuning.tunings) == 1)
+    is_explained = flags.explain or len(tuning.tunings) == 1
+    has_reasons = is_for_people and is_explained
     for tuned in tuning.failed:
         why = "" if has_reasons else f": {tunings.why_none(tuned)}"
         tell(f"no algorithm for {tunings.title_of(tuned)}{why}")

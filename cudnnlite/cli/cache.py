@@ -128,7 +128,9 @@ def compare(
     as_json: JSONOption = False,
 ) -> None:
     """Compare times and choices of two caches, GPUs or versions of cuDNN."""
-    if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
+    num_values = max(len(gpu or ()), len(cudnn or ()))
+    has_two_formats = as_csv and as_json
+    if num_values > 2 or has_two_formats:
         raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
     filters_of_a, filters_of_b = (
         _filters(gpu[place] if gpu else None, cudnn[place] if cudnn else None, kind)

@@ -84,7 +84,8 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
     else:
         mask = environment.get("CUDA_VISIBLE_DEVICES")
         yield from _judge_state(state, probe.step("library"), request, mask)
-    if is_valid and ("trial" in probe.steps or probe.during == "trial"):
+    was_tried = "trial" in probe.steps or probe.during == "trial"
+    if is_valid and was_tried:
         yield _judge_trial(probe.step("trial"))
 
 

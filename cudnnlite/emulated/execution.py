@@ -131,7 +131,8 @@ class _GraphTensors:
         for uid, view in self._views.items():
             is_same_place = addresses[uid] == addresses[output]
             is_same = is_same_place and self.specs[uid] == self.specs[output]
-            if uid == output or (uid in additions and is_same):
+            is_added_in_place = uid in additions and is_same
+            if uid == output or is_added_in_place:
                 continue
             if np.shares_memory(view, self._views[output]):
                 raise bad_parameter(f"operands {uid} and {output} overlap in memory")

@@ -117,11 +117,12 @@ def is_classical(operations: Sequence[BackendObject]) -> bool:
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
         b = operation.value("bdesc")
-        is_number = b is not None and b.value("is_by_value", False)
         is_leaky = bool(pointwise.value("relu_lower_clip_slope", 0.0))
-        if (mode not in UNARY and mode not in BINARY) or is_number or is_leaky:
+        if mode not in (*UNARY, *BINARY) or is_leaky:
             return False
-        if b is not None and b.value("is_virtual", False):
+        if b is None:
+            continue
+        if b.value("is_by_value", False) or b.value("is_virtual", False):
             return False
     return True
 
@@ -212,13 +213,14 @@ def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool)
         )
     is_bfloat16 = x.dtype == DataType.BFLOAT16
     is_rotated = problem.conv.mode == ConvolutionMode.CONVOLUTION
-    is_depthwise = w.shape[1] == 1
-    if is_rotated or (is_bfloat16 and is_depthwise):
+    is_depthwise_bfloat16 = is_bfloat16 and w.shape[1] == 1
+    if is_rotated or is_depthwise_bfloat16:
         return (
             "these operations have no engines behind a rotated filter, nor behind a depthwise one "
             "in bfloat16"
         )
-    if not uses_tensor_cores and (is_bfloat16 or x.rank == 5):
+    needs_tensor_cores = is_bfloat16 or x.rank == 5
+    if needs_tensor_cores and not uses_tensor_cores:
         return (
             "these operations in bfloat16, and in three dimensions, have engines with tensor cores "
             "alone"

@@ -200,13 +200,15 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
 
 
 def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
-    """Return the numbers of the tensors that are lengths of sequences, or what dropout reads."""
-    return {
-        tensor.value("unique_id")
-        for operation in graph.operations
-        for name, tensor in graph.tensors_of(operation).items()
-        if name in _LENGTHS or (operation.kind == "OPERATION_RNG" and name != "ydesc")
-    }
+    """Return the numbers of the tensors with lengths of sequences, or with seeds of dropout."""
+    numbers = set()
+    for operation in graph.operations:
+        is_random = operation.kind == "OPERATION_RNG"
+        for name, tensor in graph.tensors_of(operation).items():
+            is_seed = is_random and name != "ydesc"
+            if is_seed or name in _LENGTHS:
+                numbers.add(tensor.value("unique_id"))
+    return numbers
 
 
 def _why_no_normalization(graph: GraphFormula) -> str | None:

@@ -335,7 +335,8 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
         return None
     is_strict_in_3d = name == "ALGO_3" or (name == "ALGO_1" and not is_filter)
     both_must_fit = is_channels_last or (is_3d and is_strict_in_3d)
-    if not read.fits(layout) or (both_must_fit and not other.fits(layout)):
+    needed = (read, other) if both_must_fit else (read,)
+    if not all(spec.fits(layout) for spec in needed):
         return f"{name} with a filter in {layout} needs images in {layout}"
     return None
 

@@ -305,7 +305,8 @@ class GraphData:
         for name, numbers in (*reads.items(), *writes.items()):
             _, type_of_value, takes_several = allowed[name]
             is_tensor = takes_tensors(kind, name)
-            if not is_tensor or (len(numbers) != 1 and not takes_several):
+            has_valid_count = takes_several or len(numbers) == 1
+            if not is_tensor or not has_valid_count:
                 needed = "one tensor" if is_tensor else type_of_value
                 raise ArgumentError(f"{kind}.{name} takes {needed}; {len(numbers)} tensors given")
         if overlap := reads.keys() & writes.keys():

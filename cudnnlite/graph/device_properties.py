@@ -277,9 +277,9 @@ def parse_properties(value: Any, argument: str) -> DeviceProperties:
         return value
     if isinstance(value, NativeObject):
         return DeviceProperties.of(value)
-    is_path = isinstance(value, os.PathLike) or (
-        isinstance(value, str) and (value.endswith(".json") or os.sep in value)
-    )
+    is_path = isinstance(value, os.PathLike)
+    if isinstance(value, str):
+        is_path = value.endswith(".json") or os.sep in value
     if is_path:
         with refused_as(ArgumentError, argument, ArgumentError):
             return DeviceProperties.load(value)

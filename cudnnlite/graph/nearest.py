@@ -297,14 +297,15 @@ def _channels_last(shape: Shape) -> Shape:
 
 def _with_round_sizes(graph: GraphData) -> Iterator[Change]:
     """Yield graphs in which sizes are multiples of 8: each size alone, then all of them."""
-    memory = _in_memory(graph).values()
-    sizes = dict.fromkeys(
-        size
-        for axis in (-1, -2, -3)
-        for record in memory
-        for size in record.shape[axis:][:1]
-        if size > 1 and size % _MULTIPLE
-    )
+    # The last axis of every tensor comes first, then the axis before it.
+    sizes: dict[int, None] = {}
+    for axis in (1, 2, 3):
+        for record in _in_memory(graph).values():
+            if axis > len(record.shape):
+                continue
+            size = record.shape[-axis]
+            if size > 1 and size % _MULTIPLE:
+                sizes[size] = None
     for size in islice(sizes, _MOST_CHANGES - 1):
         up = _rounded(size)
         yield Change(

@@ -371,9 +371,12 @@ def _ms(row: AlgorithmResult) -> str:
 
 def _lost(row: AlgorithmResult, choice: AlgorithmResult) -> str:
     """Return how much time the choice loses against a row that is excluded; empty if none."""
-    if not row.ok or row.time_ms is None or choice.time_ms is None or row.time_ms >= choice.time_ms:
+    if not row.ok or row.time_ms is None or choice.time_ms is None:
         return ""
-    return f" ({choice.time_ms - row.time_ms:.4g} ms faster)"
+    gain_ms = choice.time_ms - row.time_ms
+    if gain_ms <= 0:
+        return ""
+    return f" ({gain_ms:.4g} ms faster)"
 
 
 class _Column(NamedTuple):

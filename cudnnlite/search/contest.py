@@ -308,10 +308,10 @@ def _without_conversions(
     rows = [row for row in tied if not row.layout]
     best_ms = ranking_ms(tied[0], latency=latency)
     if tied[0].layout and best_ms is not None:
-        nearly_tied = (
-            row for row in slower if row.ok and not row.layout and not any(row is t for t in rows)
-        )
-        for row in nearly_tied:
+        tied_ids = set(map(id, tied))
+        for row in slower:
+            if not row.ok or row.layout or id(row) in tied_ids:
+                continue
             ms = ranking_ms(row, latency=latency)
             if ms is not None and ms <= _GAIN_OF_CONVERSIONS * best_ms:
                 rows.append(row)

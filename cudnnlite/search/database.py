@@ -247,11 +247,13 @@ def find_choice(
 ) -> AlgorithmResult | None:
     """Return the database's choice for a problem, or None.
 
-    None too if it needs more workspace than `limit` bytes, or another one of cuDNN's interfaces.
+    None, too, if the choice needs more than `limit` bytes of workspace, or another interface.
     """
     database = database_of(device)
     choice = None if database is None else database.find(problem)
-    if choice is None or (limit is not None and choice.workspace > limit):
+    if choice is None:
+        return None
+    if limit is not None and choice.workspace > limit:
         return None
     own_interface = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
     if interface not in (None, own_interface):

@@ -466,11 +466,13 @@ class Recorder(Memory):
     def _elements(
         self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
     ) -> Expression:
-        """Return what an attribute of a backend descriptor is set to, and name what is in it."""
+        """Return the values of a backend descriptor's attribute, and name the objects in it."""
         name, type_name = BackendAttributeName(attribute).name, BackendAttributeType(kind).name
         address = rest[-1]
         opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
-        if not (address and count) or (filled and opaque is not cudnnBackendDescriptor_t):
+        if not address or not count:
+            return "NULL"
+        if filled and opaque is not cudnnBackendDescriptor_t:
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
         array_type = element * count
