@@ -442,7 +442,7 @@ def _refusal(record: Function, position: int, value: Any, error: Exception) -> C
 def _why_wrong_type(record: Function, position: int, value: Any) -> str | None:
     """Return why a value has a wrong type, and what to pass instead.
 
-    None if the type is not what is wrong, or if the error of the conversion says it.
+    None if the type is right, or if the error of the conversion names it.
     """
     kind = record.argtypes[position]
     if kind in _REAL_TYPES:

@@ -1,4 +1,4 @@
-"""DLPack's capsules: types in them that NumPy does not know, and what they say of an array.
+"""DLPack's capsules: types in them that NumPy does not know, and their facts about an array.
 
 NumPy and cuda.core do not know bfloat16 and float8.  So a capsule's dtype is exchanged with one of
 the same size.

@@ -36,7 +36,7 @@ _DEVICE_FIELDS = ("gpu", "compute_capability", "cudnn", "kind")
 class PlanFiles:
     """The compiled plans of a tuning cache, for one device and one version of cuDNN.
 
-    A file's name has what is computed, the device with cuDNN's version, and the account that wrote
+    A file's name has the graph, the device with cuDNN's version, and the account that wrote
     it, as digests.  Its first line is a header in JSON, with a signature; the plan follows.  A file
     that is damaged, or signed by another account, is as if it was not there.
 

@@ -376,7 +376,7 @@ class Tuner(Closable):
     def race_of_rnn(
         self, problem: Problem, limit: int | None
     ) -> tuple[Race, Callable[[Race], None]] | None:
-        """Return the race of a recurrent network, and what is called at its end.
+        """Return the race of a recurrent network, and the function to call at its end.
 
         None if calls try no candidates.
         """

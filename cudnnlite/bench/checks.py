@@ -52,7 +52,7 @@ class Accuracy(NamedTuple):
 def accuracy_of(
     results: Sequence[Array], expected: Sequence[Array], dtype: DataType, math_type: MathType
 ) -> Accuracy:
-    """Compare results with what was computed in float64.
+    """Compare results with those computed in float64.
 
     Parameters
     ----------

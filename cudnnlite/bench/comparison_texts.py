@@ -19,7 +19,7 @@ _NOTHING_RAN = "--mode list plans and runs nothing: what is served and chosen is
 
 
 def side_line(letter: str, name: str, run: BenchRun) -> str:
-    """Return a side in a line: what it is, and where it ran."""
+    """Return a side in a line: its name, and where it ran."""
     facts = run.facts
     words = [f"{letter}: {name}"]
     if "device" in facts:
@@ -31,7 +31,7 @@ def side_line(letter: str, name: str, run: BenchRun) -> str:
 
 
 def summary_lines(comparison: RunComparison) -> Iterator[str]:
-    """Yield what was found for the model."""
+    """Yield the results for the model."""
     totals, mean = comparison.totals, comparison.mean
     if totals is not None and mean is not None:
         a, b = totals
@@ -108,7 +108,7 @@ def _choices(pair: Pair) -> tuple[str, str]:
 
 
 def _workspace(row: BenchRow | None) -> int | None:
-    """Return the workspace of what is served; None if nothing is, or if it is not known."""
+    """Return the workspace of the served candidate; None without one, or if it is not known."""
     if row is None or row.status != "ok":
         return None
     return row.workspace

@@ -82,7 +82,7 @@ def bench_problem(
     peaks : Peaks, optional
         The peaks for the roofline.
     meter : PowerMeter, optional
-        Measures the energy of what is timed, if given.
+        Measures the energy of timed calls, if given.
 
     Raises
     ------
@@ -318,7 +318,7 @@ class _Bench:
         call: Callable[[], object],
         math_type: MathType,
     ) -> BenchRow:
-        """Return a row with errors, equal bits, and what is written outside of the operands."""
+        """Return a row with errors, equal bits, and writes outside of the operands."""
         runs = [self._digest_of_run(trial, call) for _ in range(self._options.runs)]
         difference = differing_runs(runs)
         findings = trial.memory.findings()

@@ -68,16 +68,16 @@ def network_problems(names: Collection[str] | None = None) -> Iterator[Problem]:
     LSTMs, then gradients, and then smaller batches.  The default is all networks.  ArgumentError
     for a name that is not in the file.
     """
-    wanted = set(network_names() if names is None else names)
-    unknown = wanted.difference(network_names())
+    requested = set(network_names() if names is None else names)
+    unknown = requested.difference(network_names())
     if unknown:
         raise ArgumentError(
             f"list={', '.join(sorted(unknown))}; allowed: {', '.join(network_names())}"
         )
-    seen: set[Problem] = set()
-    for problem in _all_problems(wanted):
-        if problem not in seen:
-            seen.add(problem)
+    earlier_problems: set[Problem] = set()
+    for problem in _all_problems(requested):
+        if problem not in earlier_problems:
+            earlier_problems.add(problem)
             yield problem
 
 

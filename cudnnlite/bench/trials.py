@@ -65,7 +65,7 @@ class Trial(Protocol):
         """Return a function that makes a plan's call once, in memory with guard zones."""
 
     def restore_outputs(self) -> None:
-        """Give the outputs the values that a call begins with: poison, or what it blends."""
+        """Give the outputs the values before a call: poison, or the values that it blends."""
 
     def why_no_reference(self) -> str:
         """Return why results are not compared with float64; empty if they are."""

@@ -86,8 +86,8 @@ def _time_of(comparison: RunComparison, run: BenchRun) -> float | None:
     if not run.has_real_timing:
         return None
     times = [(row.count, comparison.us_of(row)) for row in run.chosen]
-    known = [count * us for count, us in times if us is not None]
-    return sum(known) if known else None
+    sums_us = [count * us for count, us in times if us is not None]
+    return sum(sums_us) if sums_us else None
 
 
 def _facts_of(run: BenchRun) -> tuple[str, str, str]:

@@ -179,7 +179,7 @@ def _write_csv(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
 def _tune(
     flags: SimpleNamespace, policy: TuningPolicy, problems: ProblemList, progress: _Progress
 ) -> tuple[ModelTuning, bool]:
-    """Tune problems; return what was found, and whether all that was to be saved is saved."""
+    """Tune problems; return the tuning, and whether all results that should be saved are."""
     for note in problems.notes:
         tell(printable(f"note: {note}"))
     for node in problems.skipped:
@@ -268,7 +268,7 @@ class _Progress:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """End the command after Ctrl-C, and say what is saved."""
+        """End the command after Ctrl-C, and report the saved problems."""
         try:
             yield
         except KeyboardInterrupt:

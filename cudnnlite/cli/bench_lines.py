@@ -126,7 +126,7 @@ def model_lines(run: BenchRun) -> Iterator[str]:
 
 
 def csv_of(run: BenchRun) -> str:
-    """Return the rows as CSV, with a heading; what is empty is empty."""
+    """Return the rows as CSV with a heading; a missing value is an empty cell."""
     if not run.rows:
         return ""
     plain = [row.to_plain() for row in run.rows]

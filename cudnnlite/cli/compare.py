@@ -32,7 +32,7 @@ from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
-from cudnnlite.cli.comparison import refuse_rehearsal_beside_gpu, wanted, what
+from cudnnlite.cli.comparison import policy_text, problem_text, refuse_rehearsal_beside_gpu
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties
@@ -359,9 +359,9 @@ def run_of_entries(entries: Sequence[TuningEntry]) -> BenchRun:
 
 def _row_of_entry(entry: TuningEntry, key: str) -> BenchRow:
     row = entry.rows[entry.chosen]
-    policy = wanted(entry)
+    policy = policy_text(entry)
     return BenchRow(
-        what(entry) if policy == "-" else f"{what(entry)} ({policy})",
+        problem_text(entry) if policy == "-" else f"{problem_text(entry)} ({policy})",
         key=key,
         candidate=named(row),
         is_chosen=True,

@@ -35,7 +35,7 @@ class Pair(NamedTuple):
         The choices.
     problem : str
         The problem in short.
-    wanted : str
+    policy : str
         What the policy requests beyond the default.
     """
 
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
     a: str
     b: str
     problem: str
-    wanted: str
+    policy: str
 
 
 class Comparison:
@@ -125,10 +125,10 @@ def _cells(pair: Pair) -> list[str]:
         "-" if number is None else f"{number:.4f}" for number in (pair.a_ms, pair.b_ms, pair.ratio)
     ]
     choice_of_b = "same" if pair.a == pair.b else pair.b
-    return [*numbers, pair.a, choice_of_b, pair.problem, pair.wanted]
+    return [*numbers, pair.a, choice_of_b, pair.problem, pair.policy]
 
 
-def what(entry: TuningEntry) -> str:
+def problem_text(entry: TuningEntry) -> str:
     """Return the problem in short; its title then, if this version has no such problem."""
     try:
         return printable(summary(entry.key.problem))
@@ -136,7 +136,7 @@ def what(entry: TuningEntry) -> str:
         return printable(entry.title)
 
 
-def wanted(entry: TuningEntry) -> str:
+def policy_text(entry: TuningEntry) -> str:
     """Return what an entry's policy requests beyond the default, and unusual alignments."""
     policy: Mapping[str, Any] = entry.key.plain["policy"]
     alignments: Mapping[str, int] = entry.key.plain["alignments"]
@@ -166,8 +166,8 @@ def _pair(a: TuningEntry, b: TuningEntry) -> Pair:
         ratio,
         named(a.rows[a.chosen]),
         named(b.rows[b.chosen]),
-        what(a),
-        wanted(a),
+        problem_text(a),
+        policy_text(a),
     )
 
 

@@ -1,4 +1,4 @@
-"""The options that several commands have: what is asked of cuDNN, and what a choice must satisfy."""
+"""The options of several commands: about problems, and about the limits of a choice."""
 
 from __future__ import annotations
 

@@ -79,9 +79,9 @@ def record(
         with Handle(chosen_device(device)) as handle:
             recorded = record_database(handle, problems, file, seconds, tell)
         say(
-            f"{file}: {recorded.new} new choices in {time.perf_counter() - begin:.0f} s, "
-            f"{recorded.known} were there, {recorded.failed} problems without a choice, "
-            f"{recorded.left} left"
+            f"{file}: {recorded.num_new} new choices in {time.perf_counter() - begin:.0f} s, "
+            f"{recorded.num_old} were there, {recorded.num_failed} problems without a choice, "
+            f"{recorded.num_left} left"
         )
 
 

@@ -182,7 +182,7 @@ def why_none(tuned: TunedProblem) -> str:
 
 
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
-    """Return the arguments by which a program finds what was saved; the policy is in the key."""
+    """Return the arguments by which a program finds the saved entry, whose key has the policy."""
     arguments = ["handle"]
     if saved != parse_cache_path(None):
         arguments.append(f"cache={str(saved)!r}")
@@ -291,8 +291,8 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
-        # A writer quotes what is in its line terminator, and spreadsheets begin a row at a carriage
-        # return too.
+        # A writer quotes the characters of its terminator.  It has a carriage return, because
+        # spreadsheets begin a row there.
         csv.writer(line, lineterminator="\r\n").writerow(map(_without_formula, row))
         lines.append(line.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines)

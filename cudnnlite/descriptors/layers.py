@@ -1,4 +1,4 @@
-"""The descriptors of layers that say what is done, one for each spec."""
+"""The descriptors of layers, one for each spec."""
 
 from __future__ import annotations
 

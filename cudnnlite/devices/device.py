@@ -58,7 +58,7 @@ class PowerMeter(Protocol):
 
 
 class Recorder(Protocol):
-    """Records what is enqueued on a stream in a `with` block; CaptureError at its end on failure.
+    """Records the calls on a stream in a `with` block; CaptureError at its end on failure.
 
     `stream` is the stream that is recorded.  `graph` is the graph after a block without an error:
     `launch(stream)` enqueues it, `close()` frees it.

@@ -59,7 +59,7 @@ class Chooser(Protocol):
         """Let the calls of the heuristic's plan try candidates, if there are any."""
 
     def race_of_rnn(self, problem: Problem, limit: int | None) -> Any:
-        """Return a recurrent network's race and what is called at its end; None without a race."""
+        """Return a recurrent network's race and the function for its end; None without a race."""
 
 
 class Handle(NativeObject[cudnnHandle_t]):
@@ -147,7 +147,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         ThreadError
             On another thread than the one that made it.
         CaptureError
-            A CUDA graph is recorded on its stream, and what it is asked for would not be in it.
+            A CUDA graph is recorded on its stream, and cannot contain the operation.
         """
         if self._native is None:
             raise ClosedError("this Handle was closed")

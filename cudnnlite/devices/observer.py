@@ -36,7 +36,7 @@ class Observer:
     needs_each_call: ClassVar[bool] = False
 
     def call(self, function: Call, record: Function, *arguments: Any) -> Any:
-        """Make a C call with converted arguments, and return what it returns.
+        """Make a C call with converted arguments, and return its result.
 
         On the emulated device an emulated function may call functions of libcudnn.  These calls
         come here too, within the call of the emulated function.

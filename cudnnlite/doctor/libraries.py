@@ -211,7 +211,7 @@ def _find_dependencies(
     cuda_major = loaded.get("cudart", 0) // 1000
     if not cuda_major:
         return ()
-    # The loader searches these; and a libcudnn names the folders of what was installed with it.
+    # The loader searches these folders, and those that a libcudnn names for the parts beside it.
     folder = os.path.dirname(os.path.realpath(loaded.get("path", "")))
     visible = {how for how, place in places if os.path.realpath(place) == folder}
     visible |= {"LD_LIBRARY_PATH", LOADER_CACHE}

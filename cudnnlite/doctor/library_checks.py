@@ -73,7 +73,7 @@ _CONFLICTS = (
 
 
 def judge(facts: LibraryFacts) -> Iterator[Finding]:
-    """Report what is right and wrong with libcudnn."""
+    """Report the findings about libcudnn."""
     for package, step in facts.imports.items():
         yield _judge_import(package, step)
     if facts.loaded.get("error"):

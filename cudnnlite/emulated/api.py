@@ -25,7 +25,7 @@ from cudnnlite.emulated.registry import RefusalError, bad_parameter, null_pointe
 from cudnnlite.enums import Status
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
-Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
+Tape = list[tuple[str, Callable[[], object]]]  # the recorded C functions with their work
 
 _MAY_BE_NULL = frozenset(  # typed pointers that are not results
     {"devSeqLengths", "reserveSpaceSizeInBytes", "padBeforeA", "padAfterA", "foldA"}
@@ -63,7 +63,7 @@ class EmulatedApi(CudnnApi):
         return lambda *arguments: self.run(record.name, marshal(*arguments))
 
     def run(self, name: str, work: Callable[[], object]) -> None:
-        """Do a function's work; what it raises becomes that function's status and error."""
+        """Do a function's work; its exception becomes the function's status and error."""
         try:
             work()
             return

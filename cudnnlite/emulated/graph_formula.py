@@ -59,7 +59,7 @@ _BEHIND_A_PRODUCT = frozenset(
         PointwiseMode.ELU_FWD,
     }
 )
-# The attributes of operations that are emulated; any other would change what is computed.
+# The attributes of operations that are emulated; any other could change the result.
 _ATTRIBUTES = {
     "MATMUL": (
         "adesc bdesc cdesc desc gemm_m_override_desc gemm_n_override_desc gemm_k_override_desc"
@@ -158,7 +158,7 @@ class GraphFormula(NamedTuple):
 def why_no_graph_engine(graph: GraphFormula) -> str | None:
     """Return why an H100 has no engine for a graph, or None if it has one.
 
-    The rules are what was found on an H100 with cuDNN 9.19 (2026-11-26); what was not tried is
+    The rules were recorded on an H100 with cuDNN 9.19 (2026-11-26); a graph that was not tried is
     refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
@@ -543,7 +543,7 @@ def _labels(graph: GraphFormula) -> Iterator[tuple[str, bool]]:
 
 
 def check_operation(operation: BackendObject) -> None:
-    """Refuse an operation that has what is not emulated."""
+    """Refuse an operation with an attribute that is not emulated."""
     allowed = _ATTRIBUTES[operation.kind.removeprefix("OPERATION_")].split()
     unknown = sorted(operation.attributes.keys() - set(allowed))
     if unknown:

@@ -153,7 +153,7 @@ def _matmul(
     if terms is not None:
         a, b = _within(a, -1, terms), _within(b, -2, terms)
     c = a @ b
-    # An engine for float32 writes nothing beyond the rows: NaN stands for what was there.
+    # An engine for float32 writes nothing beyond the rows: NaN stands for the old values.
     beyond = np.nan if _reads_float32(operation) else 0.0
     c = c if rows is None else _within(c, -2, rows, beyond)
     return {"cdesc": c if columns is None else _within(c, -1, columns)}

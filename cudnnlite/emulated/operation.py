@@ -376,7 +376,7 @@ def computes(
 def call_operation(
     implementations: Mapping[Operation, Implementation], c_call: SimpleNamespace
 ) -> Work | None:
-    """Call a C function for one of its operations, which differ in what is a null pointer."""
+    """Call a C function for one of its operations, which differ in their null pointers."""
     nulls = {
         operation: {name for name in operation.nulls if hasattr(c_call, name)}
         for operation in implementations

@@ -106,7 +106,7 @@ def _convolution_spec(convolution: BackendObject, groups: int) -> ConvolutionSpe
 
 
 def finalize_graph(graph: BackendObject, engine_count: int) -> None:
-    """Work out what a graph is: a convolution with what was recorded behind one, or a formula."""
+    """Set a graph's content: a convolution with recorded pointwise operations, or a formula."""
     first, *others = graph.attributes["ops"]
     _check_unique_ids([first, *others])
     has_convolution = any(operation.kind in CONVOLUTIONS for operation in [first, *others])

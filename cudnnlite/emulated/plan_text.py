@@ -45,14 +45,14 @@ def configuration_from(text: str, finalize: Callable[[BackendObject], None]) -> 
         plain = json.loads(text)
         if plain["emulated"] is not True:
             raise ValueError("it is a GPU's")
-        made: list[BackendObject] = []
+        objects: list[BackendObject] = []
         # An object is written behind those that it refers to.
         for plain_object in plain["objects"]:
-            target = _made(plain_object, made)
+            target = _make_object(plain_object, objects)
             finalize(target)
             target.is_final = True
-            made.append(target)
-        configuration = made[-1]
+            objects.append(target)
+        configuration = objects[-1]
     except _MISTAKES as error:
         raise bad_parameter(f"the JSON is not that of an emulated plan: {error}") from error
     if configuration.kind != "ENGINECFG":
@@ -60,10 +60,10 @@ def configuration_from(text: str, finalize: Callable[[BackendObject], None]) -> 
     return configuration
 
 
-def _made(plain: dict[str, Any], made: list[BackendObject]) -> BackendObject:
+def _make_object(plain: dict[str, Any], objects: list[BackendObject]) -> BackendObject:
     target = BackendObject(plain["kind"])
     for name, values in plain["attributes"].items():
         target.attributes[name] = [
-            made[value["object"]] if isinstance(value, dict) else value for value in values
+            objects[value["object"]] if isinstance(value, dict) else value for value in values
         ]
     return target

@@ -91,7 +91,7 @@ class _Call(Spaces):
         self.dropout = find_dropout(self.api, dropout.value)
         self.x = _read_data(c_call, self.spec, "xDesc", self.spec.input_size)
         self.y = _read_data(c_call, self.spec, "yDesc", self.spec.output_size)
-        self.dtype = wide_dtype(self.spec.dtype)  # of what is computed
+        self.dtype = wide_dtype(self.spec.dtype)  # of the computation
         self.storage_dtype = numpy_dtype(self.spec.dtype)
         self.active = equations.active_steps(self.x)
         self.rounding = _rounding(self.spec)

@@ -406,11 +406,11 @@ def _without(graph: GraphData, index: int) -> Change | None:
         for node in graph.nodes
         if node is not dropped
     ]
-    kept = _alive(tensors, nodes)
-    if not kept:
+    live_nodes = _alive(tensors, nodes)
+    if not live_nodes:
         return None
-    other = _changed(graph, tensors, kept)
-    return Change(_description(graph, index, kept), other)
+    other = _changed(graph, tensors, live_nodes)
+    return Change(_description(graph, index, live_nodes), other)
 
 
 def _with_operand(reads: Groups, result: int, operand: int) -> Groups:
@@ -431,9 +431,9 @@ def _alive(tensors: Sequence[TensorRecord], nodes: Sequence[Node]) -> list[Node]
     return alive[::-1]
 
 
-def _description(graph: GraphData, index: int, kept: Sequence[Node]) -> str:
+def _description(graph: GraphData, index: int, live_nodes: Sequence[Node]) -> str:
     """Return which operations a graph lacks."""
-    written = {number for node in kept for number in node.written_numbers}
+    written = {number for node in live_nodes for number in node.written_numbers}
     labels = [
         label
         for label, node in zip(_labels(graph), graph.nodes, strict=True)

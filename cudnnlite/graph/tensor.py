@@ -65,7 +65,7 @@ class GraphTensor:
         return len(self.shape)
 
     def transposed(self, dtype: AnyDtype | None = None) -> GraphTensor:
-        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not."""
+        """Swap the last two axes: a view of a tensor in memory, a RESHAPE of a virtual one."""
         return self.graph.transposed(self, dtype)  # type: ignore[no-any-return]
 
     def _pointwise(self, mode: str, other: object, *, reverse: bool = False) -> GraphTensor:

@@ -106,7 +106,7 @@ class Operation:
     alignments: Alignments = natural_alignments
     # Whether the outputs are sums over the images of an input, and so zero if there are none.
     sums_images: bool = False
-    # The number of outputs, from the first, that are blended with what they held before.
+    # The number of outputs, from the first, that are blended with their old values.
     blended_outputs: int = 1
     # Blended outputs with scalars of their own -> the names that stand for `alpha` and `beta`.
     own_scalars: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -181,9 +181,9 @@ class Operation:
     def shared_scalars(self) -> Mapping[str, str]:
         """The outputs' own scalars -> the scalar whose value each has if it is not given."""
         return {
-            own: shared
+            own_name: shared_name
             for pair in self.own_scalars.values()
-            for own, shared in zip(pair, ("alpha", "beta"), strict=True)
+            for own_name, shared_name in zip(pair, ("alpha", "beta"), strict=True)
         }
 
     def scalars_of(self, output: str) -> tuple[str, str] | None:

@@ -286,11 +286,11 @@ def _read(device: Device, setting: str) -> Database | None:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files that come along, and then those that were installed."""
-    found: list[Path] = []
+    files: list[Path] = []
     for place in (SHIPPED, folder):
         with suppress(OSError):
-            found += sorted(place.glob("*.json"))
-    return found
+            files += sorted(place.glob("*.json"))
+    return files
 
 
 def _usable(path: Path, compute_capability: str, version: str) -> list[Database]:

@@ -529,8 +529,8 @@ class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformer
     Parameters
     ----------
     shape : iterable of int
-        ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images
-        only, bilinearly.
+        The shape of the result, ``(N, C, H, W)``: H by W points for each image.  cuDNN samples only
+        2-D images, bilinearly.
     dtype : DataType or str
         The data type of all operands: float32, float64 or float16.  An operation sets it to the
         type of its operands.

@@ -1,4 +1,4 @@
-"""`Program`: statements of C as a program: what is of use, with names, loops and comments."""
+"""`Program`: the useful statements of C as a program with names, loops and comments."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ class Program:
     def _lines(self, statements: list[Statement]) -> list[Item]:
         statements = statements + _releases(statements)
         _place_on_devices(statements)
-        last = {variable: one for one in statements for variable in one.variables}
-        indices = [one.device and one.device.index for one in statements]
+        last = {variable: statement for statement in statements for variable in statement.variables}
+        indices = [statement.device and statement.device.index for statement in statements]
         has_several_devices = len({*indices} - {None}) > 1
         lines: list[Item] = []
         current = 0
@@ -232,7 +232,7 @@ class Program:
 
 
 def _releases(statements: list[Statement]) -> list[Statement]:
-    """Return statements that give back what is still there at the end, the latest first."""
+    """Return statements that destroy the variables still alive at the end, the latest first."""
     ended = {statement.ends for statement in statements}
     variables = [variable for statement in statements for variable in statement.variables]
     alive = dict.fromkeys(
@@ -347,7 +347,7 @@ def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
 
 
 def _folded(lines: list[Item]) -> list[Item]:
-    """Return lines with loops for what is repeated, short ones first, and loops of such loops."""
+    """Return lines with loops in place of repetitions: short loops first, then loops of loops."""
     period = 1
     while period <= min(_MOST_REPEATED, len(lines) // 2):
         folded = _folded_by(lines, period)

@@ -146,7 +146,7 @@ class Recorder(Memory):
         self.failed: Statement | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
-        # Tensors of graphs by their numbers, and what they were set to.
+        # Tensors of graphs by their numbers, with their attributes.
         self._tensors: dict[int, tuple[Variable, Any]] = {}
         # The attributes of each backend descriptor.  And the memory in each variant pack, by
         # address, with the number of the tensor there.
@@ -223,7 +223,7 @@ class Recorder(Memory):
     def _add_call(
         self, record: Function, arguments: list[Argument], *, early: bool = False
     ) -> tuple[Statement, Effects]:
-        """Add a call as a statement, behind what it needs; return it, and what it writes."""
+        """Add a call as a statement, behind those that it needs; return it and its effects."""
         handles = [argument.value.value for argument in arguments if argument.kind is cudnnHandle_t]
         owner = _owner_of(handles[0]) if handles else None
         device = getattr(owner, "device", None)
@@ -340,7 +340,7 @@ class Recorder(Memory):
     def _pointer(
         self, function: str, argument: Argument, arguments: list[Argument], effects: Effects
     ) -> Expression:
-        """Return a pointer to a device, to what C reads on the host, or to what it writes there."""
+        """Return a pointer to device memory, or to host memory that C reads or writes."""
         name, c_type, kind, value, _ = argument
         is_untyped = kind is ctypes.c_void_p
         address = value
@@ -383,8 +383,8 @@ class Recorder(Memory):
         base = _base_type(argument.c_type)
         return array(base, [number(value, base) for value in _pointed_values(argument)])
 
-    def _unknown(self, function: str, argname: str, what: str) -> str:
-        self.warn(f"{function}: {argname} is {what}; the program has NULL")
+    def _unknown(self, function: str, argname: str, description: str) -> str:
+        self.warn(f"{function}: {argname} is {description}; the program has NULL")
         return "NULL"
 
     def _dtype(self, arguments: list[Argument]) -> DataType | None:
@@ -449,7 +449,7 @@ class Recorder(Memory):
                 buffer.parts[offset] = nbytes, variable
 
     def _readable(self, argument: Argument) -> Any:
-        """Return an argument for people; what is on a device is an address, and is not followed."""
+        """Return an argument for people; a pointer to a device is shown as an address."""
         value, c_type = argument.value, argument.c_type
         if not isinstance(value, ctypes._Pointer):
             return _readable_value(value, c_type)
@@ -517,8 +517,8 @@ class Recorder(Memory):
             self._pack_scalars[pack][address] = tensor_number, expression
             return expression
         if location is None:
-            what = _NOWHERE.format(address)
-            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
+            description = _NOWHERE.format(address)
+            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", description)
         buffer, offset = location
         self._pack_buffers[pack][address] = buffer, tensor_number
         return buffer.at(offset)
@@ -544,10 +544,10 @@ class Recorder(Memory):
         values = {name: array_in_c for name, (_, _, array_in_c) in attributes.items()}
         with suppress(KeyError, ValueError, CudnnError):
             vector = values.get("TENSOR_VECTOR_COUNT", [1])[0]
-            one = itemsize(DataType(values["TENSOR_DATA_TYPE"][0])) * vector
+            element_bytes = itemsize(DataType(values["TENSOR_DATA_TYPE"][0])) * vector
             pairs = zip(values["TENSOR_DIMENSIONS"], values["TENSOR_STRIDES"], strict=True)
             last = sum((size - 1) * stride for size, stride in pairs)
-            return int(one * (1 + last))
+            return int(element_bytes * (1 + last))
         return 1
 
     def _native(self, native: Opaque, function: str, argname: str) -> Expression:
@@ -563,8 +563,10 @@ class Recorder(Memory):
             return "NULL"
         owner = _owner_of(address)
         if owner is None:
-            what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
-            return self._unknown(function, argname, what)
+            description = (
+                f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
+            )
+            return self._unknown(function, argname, description)
         self._write_down_older(owner, address)
         return self._variables[address]
 
@@ -628,7 +630,9 @@ def _described_nbytes(arguments: list[Argument], pointer: Any) -> int:
     """Return the bytes of the tensor or filter described before an argument; 0 if none is."""
     with suppress(StopIteration, KeyError, ValueError, CudnnError):
         before = next(
-            one for one, other in pairwise(arguments) if other.value is pointer and one.value
+            argument
+            for argument, following in pairwise(arguments)
+            if following.value is pointer and argument.value
         )
         descriptor = _DESCRIPTORS[before.c_type.removeprefix("const ")]
         return int(descriptor.read(library_api(), before.value).nbytes)

@@ -44,7 +44,7 @@ class Trace(NonCopyable):
     @property
     def calls(self) -> tuple[TracedCall, ...]:
         """Every call, in order."""
-        return tuple(one.call for one in self._recorder.statements if one.call)
+        return tuple(statement.call for statement in self._recorder.statements if statement.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
@@ -142,8 +142,8 @@ class Trace(NonCopyable):
             else:
                 us = sum(call.microseconds for call in calls)
                 names = ", ".join(dict.fromkeys(call.function for call in calls))
-                what = f"{len(calls)} calls that the program does without"
-                lines.append(f"{us:9.1f} us  {what}: {names}")
+                count = f"{len(calls)} calls that the program does without"
+                lines.append(f"{us:9.1f} us  {count}: {names}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
