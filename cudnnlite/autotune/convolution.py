@@ -56,8 +56,8 @@ from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
-# An engine is given up if its first run takes more than so many times the best, whatever its knobs.
-# Otherwise one depthwise convolution took minutes to tune.
+# An engine is given up, with all its knobs, if its first run takes more than this multiple of the
+# best time.  Otherwise one depthwise convolution took minutes to tune.
 _SLOW = 30
 # The second-level cache is faster than memory: by less than this on an H100.
 _CACHE_SPEED = 2.0

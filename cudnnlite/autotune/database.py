@@ -25,7 +25,7 @@ from cudnnlite.search.database import (
 )
 from cudnnlite.version import __version__
 
-# The file is written again after so many seconds of recording.
+# The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
 
 

@@ -525,9 +525,9 @@ class Tuner(Closable):
             return table
 
     def _keep_compiled_plan(self, problem: Problem, table: AlgorithmTable) -> None:
-        """Let the cache keep the plan of the choice, if that is an engine which cuDNN compiles.
+        """Let the cache keep the plan of the choice, if cuDNN compiles its engine.
 
-        cuDNN has compiled it for the measurement, and does not do so again.
+        cuDNN has compiled the engine for the measurement, and does not compile it again.
         """
         make_plan = search_of(problem).make_plan
         choice = next((row for row in table if row.ok), None)

@@ -93,7 +93,7 @@ class _Process(Popen[bytes]):
             )
 
     def end(self) -> str:
-        """Close the pipe, which ends the process, wait for that, and return how it ended."""
+        """Close the pipe, wait for the process to end, and return how it ended."""
         self.pipe.close()
         code = self.wait()
         if code >= 0:

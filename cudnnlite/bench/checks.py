@@ -105,7 +105,8 @@ def largest_ulp_error(
 ) -> float:
     """Return the largest difference in units in the last place of the expected values.
 
-    Expected values below `least` have the units of that.  Infinite if a value is not finite.
+    For expected values below `least`, the unit is that of `least`.  The result is infinite if a
+    value is not finite.
     """
     if not actual.size:
         return 0.0

@@ -50,7 +50,7 @@ class Thresholds:
     model_slower : float
         The model is slower if the sum of the times differs by more than this share.
     error_factor : float
-        A result is less exact if its error is more than so many times the other one.
+        A result is less exact if its error is more than `error_factor` times the other error.
     """
 
     slower: float = 0.03

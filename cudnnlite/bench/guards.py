@@ -23,8 +23,8 @@ class _Zones(NamedTuple):
     name: str
     memory: DeviceArray
     operand: DeviceArray
-    # The array that an operand which is only read is a copy of, and the digest of that; None for
-    # an operand that is written.
+    # For a read-only operand, the array that it is a copy of, and its digest; None for an operand
+    # that is written.
     source: DeviceArray | None = None
     digest: bytes | None = None
 

@@ -88,7 +88,7 @@ def trial_of(handle: Handle, problem: Problem, policy: TuningPolicy, stack: Exit
 
 
 def _workspace(memory: GuardedMemory, nbytes: int) -> DeviceArray | None:
-    """Return guarded scratch memory of exactly so many bytes; None for none."""
+    """Return guarded scratch memory of exactly `nbytes`; None for 0 bytes."""
     memory.forget(WORKSPACE)
     if not nbytes:
         return None

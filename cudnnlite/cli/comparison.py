@@ -140,7 +140,7 @@ def policy_text(entry: TuningEntry) -> str:
     """Return what an entry's policy requests beyond the default, and unusual alignments."""
     policy: Mapping[str, Any] = entry.key.plain["policy"]
     alignments: Mapping[str, int] = entry.key.plain["alignments"]
-    # None is the default of a field that keys name all the same.
+    # Keys also name some fields whose value is the default, None.
     texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value is not None]
     texts += [f"{operand} aligned to {nbytes}" for operand, nbytes in alignments.items()]
     return printable(", ".join(texts)) or "-"

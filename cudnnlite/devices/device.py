@@ -256,7 +256,7 @@ class Device(Protocol):
         ...
 
     def stream_at(self, address: int, stream: Any) -> Any:
-        """Return the stream at another library's address: `stream` itself where it is that."""
+        """Return the stream at another library's address; `stream` itself if it has the address."""
         ...
 
     def export_dlpack(

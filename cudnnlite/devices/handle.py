@@ -207,7 +207,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         self._stream = new
 
     def synchronize(self) -> None:
-        """Wait for everything on the stream; only copies, searches and `close` do so themselves."""
+        """Wait for all work on the stream.  Only copies, searches and `close` wait themselves."""
         self.use()
         refuse_in_capture(
             self.device, self._stream, "nothing can be waited for", "synchronize after a launch"

@@ -35,7 +35,7 @@ def _finalize_part(part: BackendObject) -> None:
 
 
 def _finalize_plan(plan: BackendObject) -> None:
-    """Work out what a plan runs, and its JSON; or restore it from that."""
+    """Work out a plan's engine and its JSON; or restore the engine from the JSON."""
     if "engine_config" in plan.attributes:
         text = plan_text.text_of(plan.value("engine_config"))
         plan.attributes["json_representation"] = [bytes([byte]) for byte in text.encode()]

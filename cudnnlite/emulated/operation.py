@@ -206,7 +206,7 @@ class Call:
 
 
 def nbytes_of_bits(count: int) -> int:
-    """Return the bytes that so many bits take."""
+    """Return the bytes that `count` bits take."""
     return -(-count // 8)
 
 

@@ -283,7 +283,7 @@ class Operation:
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
         """Raise ArgumentError if an operand has a data type that the operation does not take.
 
-        Unless data types may be mixed, all operands must have the same.
+        All operands must have one data type, unless data types may be mixed.
         """
         common = common_dtype(specs)
         for name, spec in specs.items():

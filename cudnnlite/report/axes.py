@@ -58,7 +58,7 @@ def chart_style() -> Iterator[None]:
 
 
 def bars_height(count: int, pitch: float = TWO_LINE_PITCH) -> float:
-    """Return the height of a chart with so many bars."""
+    """Return the height of a chart with `count` bars."""
     return 0.9 + pitch * max(count, 3)
 
 

@@ -221,7 +221,7 @@ def _finite(value: Any) -> Any:
 
 
 def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
-    """Return the best row besides the chosen one, compared with that; None if there is none."""
+    """Return the best other row, compared with the chosen one; None if there is none."""
     index = tuned.runner_up(policy)
     if tuned.chosen is None or index is None:
         return None

@@ -87,7 +87,7 @@ def _energy(figures: Sequence[tuple[float, float]]) -> Energy:
 
 
 def _sample(handle: Handle, launch: Work, meter: PowerMeter, seconds: float) -> tuple[float, float]:
-    """Return the joules of a call and the watts, over at least so many seconds."""
+    """Return the joules of a call and the watts, measured over at least `seconds`."""
     count, at_once = 0, 1
     before, start = meter.joules(), time.perf_counter()
     while True:

@@ -12,32 +12,32 @@ class TimingPolicy(NamedTuple):
     TimingPolicy(rounds=1)``.
     """
 
-    # Work whose first run takes more than so many times the best one is not run again.
+    # Work is not run again if its first run takes more than this multiple of the best time.
     give_up: float = 3.0
     # The most that a first run may spend on the host and on loading kernels; 12 ms were measured.
     loading_ms: float = 50.0
-    # The time that launching a graph may take: work that takes less is never given up.
+    # A launch of a graph may take this time, so that work below it is never given up.
     always_ms: float = 0.03
     # Each round takes a sample of every piece of work.
     rounds: int = 9
-    # Work within so many times the best, or within its own noise of it, gets further rounds.
+    # Work gets further rounds if its time is within this multiple of the best, or within its noise.
     close: float = 1.05
     further_rounds: int = 18
     # How often further rounds are added, as long as the best one's quartiles are further apart than
     # `close` allows.
     most_further: int = 4
-    # A sample repeats short work until it lasts about so long: events tick in half microseconds.
+    # A sample repeats short work for about so many ms: events tick in half microseconds.
     sample_ms: float = 0.5
     most_repeats: int = 64
     # The first rounds, which are always taken.
     least_rounds: int = 3
-    # Work that takes more than so many times the best in all of the first rounds gets no others.
+    # Work gets no other rounds if all of the first ones take more than this multiple of the best.
     may_win: float = 1.25
-    # No round begins later than that, except the first ones.
+    # No round begins after this time, except the first ones.
     most_seconds: float = 5.0
-    # As many calls as take about so long are made one after the other.
+    # A series of calls takes about this time.
     calls_ms: float = 4.0
-    # Far fewer calls than fill the launch queue: then a call would wait for the device.
+    # The limit is far below the launch queue: if that is full, a call waits for the device.
     most_calls: int = 20
     # More than the second-level cache of any GPU.
     l2_bytes: int = 256 << 20

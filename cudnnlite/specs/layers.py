@@ -60,7 +60,7 @@ class ActivationSpec(
         The upper limit of "clipped_relu", the alpha of "elu", the beta of "swish"; 1 if not given.
         The others have none.
     nan : NanPropagation or str
-        Whether a relu of a NaN is that: "propagate" or "not_propagate".
+        Whether the relu of a NaN is a NaN: "propagate" or "not_propagate".
 
     Examples
     --------
@@ -168,7 +168,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
     op : OpTensorOp or str
         "add", "mul", "min", "max", "sqrt" or "not".
     nan : NanPropagation or str
-        Whether the smaller or the larger of a number and a NaN is that: "propagate" or
+        Whether the minimum or maximum of a number and a NaN is a NaN: "propagate" or
         "not_propagate".
     compute_type : DataType or str
         The type of the computation: float32; an operation on float64 operands sets it to float64.
@@ -311,7 +311,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         "max", "max_deterministic", "average_count_include_padding" or
         "average_count_exclude_padding".
     nan : NanPropagation or str
-        Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
+        Whether the maximum of a window with a NaN is a NaN: "propagate" or "not_propagate".
     ceil_mode : bool
         Whether a last window that reaches beyond the end of an axis gives a value, too; what is
         beyond the padding is not counted.  A window that would begin there gives none.

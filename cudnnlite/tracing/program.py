@@ -126,7 +126,7 @@ class Statement:
 class Program:
     """A program in C: its `text`, the `files` that it reads, and the `checksums` that it prints.
 
-    With a seed, floating-point inputs are generated from that.
+    With a seed, the program generates floating-point inputs from the seed.
     """
 
     def __init__(
@@ -203,9 +203,10 @@ class Program:
         return self._names[variable]
 
     def _input(self, file: Contents) -> str:
-        """Return the path of a file, or the width of numbers and a seed; of equal files the same.
+        """Return the path of a file, or the width of numbers and a seed.
 
-        Equal bytes of two types are not equal: numbers of one would be infinities of the other.
+        Equal files share one path or seed.  Equal bytes of two types are not equal files: numbers
+        of one type would be infinities of the other.
         """
         width = 0 if self._seed is None else file.width
         key = file.content, width
