@@ -57,11 +57,10 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
     """
     dtype = common_dtype(specs)
     for name, spec in specs.items():
-        argument, allowed = name, [dtype]
-        if name == "c":
-            argument = "out"
-            if dtype == DataType.INT8:
-                allowed.append(DataType.FLOAT)
+        argument = "out" if name == "c" else name
+        allowed = [dtype]
+        if name == "c" and dtype == DataType.INT8:
+            allowed.append(DataType.FLOAT)
         if spec.dtype not in allowed:
             needed = ", ".join(map(dtype_name, allowed))
             raise ArgumentError(
@@ -103,7 +102,7 @@ SET = Operation(
     names={"valuePtr": "value"},
     caller_provided={"y": "y"},
     call_operands=("y",),
-    # It is not known in which type cuDNN reads the value for integer tensors.
+    # Only floats: nobody knows the type in which cuDNN reads the value for integer tensors.
     dtypes=FLOATS,
 )
 
@@ -148,10 +147,16 @@ REDUCE = Operation(
 
 
 def _check_indices(specs: Any, options: Any) -> None:
-    """Raise ArgumentError for an operation without indices: cuDNN writes none, with SUCCESS."""
+    """Raise ArgumentError for an operation without indices: cuDNN returns SUCCESS without them."""
     op = options["op"].op
     if op not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX, ReduceTensorOp.AMAX):
         raise ArgumentError(f"indices with op={op.name}; allowed: MIN, MAX, AMAX")
+
+
+def _with_indices(specs: Any, options: Any) -> Any:
+    """Return the options with the compute type, and with a spec that asks for indices."""
+    op = _with_compute_type(specs, options)["op"]
+    return {"op": op.replace(indices="flattened")}
 
 
 REDUCE_WITH_INDICES = replace(
@@ -166,7 +171,5 @@ REDUCE_WITH_INDICES = replace(
     mixed=True,
     dtypes=(*FLOATS, DataType.INT32),
     check=_check_indices,
-    complete=lambda specs, options: {
-        "op": _with_compute_type(specs, options)["op"].replace(indices="flattened")
-    },
+    complete=_with_indices,
 )
