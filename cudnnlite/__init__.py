@@ -475,8 +475,9 @@ if not TYPE_CHECKING:
         # There may be no file descriptor left for what has to be read.
         with _refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
             module = import_module(f"{__name__}.{_LATER[name]}")
-        found = globals()[name] = getattr(module, name)
-        return found
+        value = getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -28,6 +28,8 @@ _MOST_SHOWN = 400
 _LONGEST_NAME = 255
 # Iterating over a dict gives its keys, which nobody means as a sequence of integers.
 _UNORDERED = (set, frozenset, dict)
+# The kinds of NumPy's data types of complex numbers, times and texts.
+_NOT_REAL = ("c", "m", "M", "S", "U")
 KindT = TypeVar("KindT")
 
 
@@ -44,10 +46,12 @@ def integer(
 
     ArgumentError for everything else; a bool is not an integer here.
     """
+    number: int | None = None
     try:
-        number = index(value) if not isinstance(value, bool) else None
+        if not isinstance(value, bool):
+            number = index(value)
     except TypeError:
-        number = None
+        pass
     if number is None:
         raise ArgumentError(f"{argument}={shown(value)} is not an integer{hint}")
     refuse_masked(value, argument)
@@ -57,10 +61,10 @@ def integer(
 
 
 def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
-    """Return a sequence of integers, cut after `most + 1` of them.
+    """Return a sequence of integers, at most `most + 1` of them.
 
-    The caller sees from the one that is too many that the sequence is too long.  ArgumentError for
-    bools, and for sets and dicts.
+    The caller refuses a result of `most + 1` integers as too long.  ArgumentError for bools, and
+    for sets and dicts.
     """
     if isinstance(values, _UNORDERED):
         raise ArgumentError(
@@ -70,7 +74,8 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
     try:
         items = tuple(islice(values, most + 1))
         kinds = set(map(type, items))
-        if bool not in kinds and not any(issubclass(kind, masked_types()) for kind in kinds):
+        has_masked = any(issubclass(kind, masked_types()) for kind in kinds)
+        if bool not in kinds and not has_masked:
             return tuple(map(index, items))
     except TypeError:
         pass
@@ -80,8 +85,8 @@ def integers(values: Any, argument: str, most: int) -> tuple[int, ...]:
 def real_number(value: Any, argument: str) -> float:
     """Return a real number as a float.
 
-    ArgumentError for text, complex numbers, masked values, times, and numbers too large for a
-    float.
+    ArgumentError for text, complex numbers, masked values, NumPy's times, and numbers too large for
+    a float.
     """
     if type(value) is float:
         return value
@@ -97,9 +102,9 @@ def real_number(value: Any, argument: str) -> float:
 
 
 def masked_types() -> tuple[type, ...]:
-    """Return the type of masked arrays; nothing where there can be none.
+    """Return the type of masked arrays; an empty tuple if `numpy.ma` is not loaded.
 
-    NumPy loads `numpy.ma` for its first user, and we are none: that takes 7 ms.
+    There are no masked arrays then.  To load the module takes 7 ms.
     """
     module = sys.modules.get("numpy.ma")
     masked_array = getattr(module, "MaskedArray", None)  # another thread may be loading the module
@@ -115,13 +120,15 @@ def refuse_masked(value: Any, argument: str) -> None:
 def _becomes_another_number(value: Any) -> bool:
     """Return whether `float` would accept a value that is not a real number.
 
-    It takes the real part of NumPy's and PyTorch's complex values, drops the unit of NumPy's times,
-    and parses NumPy's texts.
+    `float` takes the real part of NumPy's and PyTorch's complex values, drops the unit of NumPy's
+    times, and parses NumPy's texts.
     """
+    if isinstance(value, complex):
+        return True
     dtype = getattr(value, "dtype", None)
-    is_of_numpy = getattr(dtype, "kind", "") in ("c", "m", "M", "S", "U")
-    is_complex_of_torch = getattr(dtype, "is_complex", False) is True
-    return isinstance(value, complex) or is_of_numpy or is_complex_of_torch
+    if getattr(dtype, "kind", "") in _NOT_REAL:
+        return True
+    return getattr(dtype, "is_complex", False) is True  # a type of PyTorch
 
 
 def instance_of(value: Any, kind: type[KindT], argument: str, hint: str = "") -> KindT:
@@ -174,11 +181,17 @@ def path_of(
     # UnicodeError: a lone surrogate.  RuntimeError: the home folder of an unknown user.
     with suppress(TypeError, UnicodeError, RuntimeError):
         text = os.fspath(value)
-        longest = max(map(len, os.fsencode(text).split(b"/")))
-        is_path = isinstance(text, str) and text and "\0" not in text
-        if is_path and longest <= _LONGEST_NAME:
+        if _is_path(text):
             return Path(text).expanduser() if expand else Path(text)
     raise ArgumentError(f"{argument}={shown(value)} is not {description}")
+
+
+def _is_path(text: object) -> bool:
+    """Return whether system calls accept a text as a path; UnicodeError for a lone surrogate."""
+    if not isinstance(text, str) or not text:
+        return False
+    longest = max(map(len, os.fsencode(text).split(b"/")))
+    return "\0" not in text and longest <= _LONGEST_NAME
 
 
 def absolute_path(path: Path, argument: str = "path") -> Path:
@@ -191,8 +204,8 @@ def absolute_path(path: Path, argument: str = "path") -> Path:
         ) from error
 
 
-def by_system(error: OSError) -> OSError:
-    """Return an error that came from a system call; raise any other.
+def require_system_error(error: OSError) -> OSError:
+    """Return an error that a system call raised, and raise any other.
 
     A signal handler may raise `TimeoutError`, which is an OSError without a number.
     """
@@ -207,22 +220,22 @@ def refusals_ignored() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        by_system(error)
+        require_system_error(error)
 
 
 @contextmanager
 def refused_as(
     kind: type[CudnnliteError], description: object, *refusals: type[Exception]
 ) -> Iterator[None]:
-    """Turn exceptions of the block into an error of a kind, with the message "description: why".
+    """Turn the `refusals` of the block into an error of a kind: "description: why".
 
-    They are those in `refusals`.  Without any, they are the errors of system calls.
+    `refusals` are types of exceptions; if none is given, the errors of system calls.
     """
     refusals = refusals or (OSError,)
     try:
         yield
     except refusals as error:
-        why = by_system(error).strerror if isinstance(error, OSError) else error
+        why = require_system_error(error).strerror if isinstance(error, OSError) else error
         raise kind(f"{description}: {why}") from error
 
 
@@ -235,5 +248,5 @@ def file_type(path: str | os.PathLike[str], *, follow: bool = True) -> int:
     try:
         return stat.S_IFMT(os.stat(path, follow_symlinks=follow).st_mode)
     except OSError as error:
-        by_system(error)
+        require_system_error(error)
         return 0

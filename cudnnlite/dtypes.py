@@ -45,7 +45,7 @@ _LARGEST = {
     DataType.BFLOAT16: "3.3895313e+38",
     DataType.HALF: "65504",
 }
-# What users may pass as a data type.
+# The types of values that users may pass as a data type.
 AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _HALVES = {DataType.HALF, DataType.BFLOAT16}

@@ -17,7 +17,7 @@ _UNITS = {"": 1, "b": 1} | {
 _MOST = 2**63 - 1  # more memory than any device has
 _PATTERN = re.compile(r"\s*(\d{1,99}(?:\.\d{1,99})?)\s*(%|[a-z]*)\s*", re.IGNORECASE)
 
-# CUDA's and the emulated device's allocations begin at multiples of so many bytes.
+# Allocations of CUDA and of the emulated device begin at multiples of this number of bytes.
 ALLOCATION_ALIGNMENT = 256
 
 

@@ -38,7 +38,8 @@ def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> st
     hint = attribute_hint(elsewhere, name) or c_name_hint(name)
     if hint or name.startswith("_"):
         return text + hint
-    return text + meant(name, (own for own in dir(kind) if not own.startswith("_")))
+    public_names = (own_name for own_name in dir(kind) if not own_name.startswith("_"))
+    return text + meant(name, public_names)
 
 
 def c_name_hint(name: str) -> str:

@@ -38,7 +38,7 @@ _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
 _WAIT_FOR_GPU = ("cudnnBackendFinalize", "cudnnBackendInitialize")
 _REAL_TYPES = (ctypes.c_float, ctypes.c_double)
 _FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
-# How the pointers are named that the host follows.  What a device follows, the device refuses.
+# The names of pointers that the host follows.  A device refuses the others itself.
 _FOLLOWED_BY_HOST = ("alpha", "beta", "message", "paddingFill")
 # The smallest and the largest number of values that C may be asked to read or write.
 _COUNT_LIMITS = {"requestedAlgoCount": (0, inf), "nbDims": (-inf, 8), "max_size": (1, inf)}
@@ -306,7 +306,7 @@ def convert(record: Function, arguments: tuple[Any, ...]) -> list[Any]:
 
 
 class _Parameter(NamedTuple):
-    """What a parameter of a C function takes.
+    """The type of a parameter of a C function, and its conversion.
 
     Attributes
     ----------
@@ -448,7 +448,7 @@ def _refusal(record: Function, position: int, value: Any, error: Exception) -> C
 def _why_wrong_type(record: Function, position: int, value: Any) -> str | None:
     """Return why a value has a wrong type, and what to pass instead.
 
-    None if the type is not what is wrong, or if the error of the conversion says it.
+    None if the type is right, or if the error of the conversion names it.
     """
     kind = record.argtypes[position]
     if kind in _REAL_TYPES:

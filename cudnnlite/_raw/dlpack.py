@@ -1,7 +1,7 @@
-"""DLPack's capsules: types in them that NumPy does not know, and what they say of an array.
+"""DLPack's capsules: change the data type in one, and read the array that one describes.
 
-NumPy and cuda.core do not know bfloat16 and float8.  So a capsule's dtype is exchanged with one of
-the same size.
+NumPy and cuda.core do not know bfloat16 and float8.  So a capsule with such a type receives a type
+of the same size that they know.
 
 The structures are those of the DLPack 1.x specification
 (https://dmlc.github.io/dlpack/latest/c_api.html).
@@ -25,14 +25,14 @@ class TypeCode(NamedTuple):
 
 
 class StandIn(NamedTuple):
-    """What stands for a type that NumPy does not know."""
+    """A type of NumPy in place of a type that NumPy does not know."""
 
     name: str  # NumPy's
     code: TypeCode
-    foreign_code: TypeCode  # of what it stands for
+    foreign_code: TypeCode  # of the type that NumPy does not know
 
 
-# By NumPy's name of a type of ml_dtypes.
+# The keys are the names of ml_dtypes' types in NumPy.
 STAND_INS: Mapping[str, StandIn] = {
     "bfloat16": StandIn("float16", TypeCode(2, 16), TypeCode(4, 16)),
     "float8_e4m3fn": StandIn("uint8", TypeCode(1, 8), TypeCode(10, 8)),
@@ -96,12 +96,13 @@ def relabel(capsule: Any, old: TypeCode, new: TypeCode) -> bool:
 
 
 def read_capsule(capsule: Any) -> tuple[int, tuple[int, int, int, bytes, bytes]]:
-    """Return the address of an array's first value, and what else its capsule says.
+    """Return the address of an array's first value, and its description in a capsule.
 
-    The capsule is one without a version, and goes on holding the array's memory.  The rest is
-    device number, device type, dtype, shape and strides, the last three as they are in memory; the
-    strides of an array without gaps in the order of its axes may be empty.  ValueError for another
-    capsule, one that was consumed, and an array of more than 8 axes.
+    The description has the device's number and type, the dtype as one integer, the shape and the
+    strides.  The last two are bytes as C has them; the strides may be empty if the array is packed
+    in C order.
+    The capsule has no version, and goes on holding the array's memory.  ValueError for any other
+    capsule, for one that was consumed, and for an array of more than 8 axes.
     """
     address = _get_pointer(capsule, b"dltensor")
     data, device_type, device_id, rank, dtype, shape, strides, offset = _TENSOR.unpack_from(

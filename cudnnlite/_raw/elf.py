@@ -1,6 +1,6 @@
-"""What the file of a shared library says of itself, without loading it.
+"""The facts in the file of a shared library, without loading it.
 
-That is whether the file is whole, and which cuDNN it belongs to.
+They tell whether the file is complete, and which cuDNN it belongs to.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Section(NamedTuple):
 
 
 def why_unloadable(path: Path) -> str:
-    """Return what is wrong with a file as far as its headers tell; empty if nothing is.
+    """Return the fault of a file as far as its headers tell; empty if they show none.
 
     A file that is shorter than its headers say ends the process (SIGBUS) when it is loaded.
     """

@@ -1,10 +1,10 @@
 """Find and load libcudnn, once per process, and know which files it consists of.
 
 libcudnn.so.9 is a thin front: it opens libcudnn_ops, libcudnn_cnn and the others when they are
-first needed, by name. Where several copies of cuDNN are on a machine (a wheel, the system's,
-another framework's), the loader may satisfy that name with a file of another copy.  So the parts
-are opened here, from the folder of the front, before cuDNN looks for them, and what is then mapped
-into the process is compared with that folder.
+first needed, by name. If a machine has several copies of cuDNN (a wheel, the system's, another
+framework's), the loader may find a file of another copy under that name.  So this module opens the
+parts, from the folder of the front, before cuDNN looks for them.  Then it compares the files that
+are mapped into the process with that folder.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _check_files(path: str, how: str) -> None:
     if damaged.get(front.name, "").startswith("is"):
         return  # It is no ELF file: the loader has the better message.
     missing = _missing_parts(front.parent)
-    # Where parts are missing it may be another library.
+    # A file without its parts may be another library.
     if missing and not damaged and not _names_get_version(front):
         raise LibraryNotFoundError(
             f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"

@@ -42,5 +42,5 @@ class Owner(Protocol[NativeT_co]):
 
 
 Integer: TypeAlias = "int | ctypes._SimpleCData[int]"
-# What a C function takes for a native object.
+# The values that a C function takes for a native object.
 Given: TypeAlias = NativeT | Owner[NativeT] | None

@@ -15,8 +15,9 @@ class Function(NamedTuple):
 
     `name` is the exported symbol, `restype` None for void; `argtypes` and `argnames` are in order.
     `returns_status`: the result is a ``cudnnStatus_t``.  `header` is short, ``"ops"`` for
-    ``cudnn_ops.h``.  `since` is the version of cuDNN that introduced it, where the header says;
-    `deprecated` the one that deprecated it, ``"yes"`` if the header does not say which.
+    ``cudnn_ops.h``.  `since` is the version of cuDNN that introduced the function, None if the
+    header does not say.  `deprecated` is the version that deprecated it; None if it is not
+    deprecated, and ``"yes"`` if the header names no version.
     """
 
     name: str

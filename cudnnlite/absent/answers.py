@@ -1,4 +1,4 @@
-"""What is asked of the process that plans, and what it answers."""
+"""The questions to the process that plans, and its answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Question(NamedTuple):
     properties : str
         The GPU, as cuDNN's JSON.
     math_type : MathType
-        What an engine may do to the operands of products.
+        The conversion that engines may apply to the operands of the graph's products.
     every : bool
         Whether the plans of all engines are finalised, or those up to the first that is served.
     """
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
     workspace : int or None
         Bytes that a call needs; None if no plan was finalised.
     seconds : float or None
-        How long finalising the plan took, here; None if no plan was finalised.
+        The time in which this machine finalised the plan; None if no plan was finalised.
     kernels : tuple of str
         The names of the kernels that cuDNN compiled.
     """

@@ -32,7 +32,7 @@ class Candidates(Sequence[Candidate]):
     Attributes
     ----------
     subject : str
-        What was asked about.
+        The problem or graph, in words.
     properties : DeviceProperties
         The GPU.
     cudnn : str
@@ -107,16 +107,16 @@ def _cells(row: Candidate) -> tuple[str, ...]:
 
 
 class Subject(NamedTuple):
-    """What is asked about.
+    """A problem or a graph about which cuDNN is asked.
 
     Attributes
     ----------
     graph : GraphData
         The graph.
     math_type : MathType
-        What engines may do to the operands of its products.
+        The conversion that engines may apply to the operands of the graph's products.
     text : str
-        What people call it.
+        The problem or graph, in words.
     """
 
     graph: GraphData

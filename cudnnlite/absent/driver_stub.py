@@ -18,7 +18,7 @@ SONAME = "libcuda.so.1"
 _SOURCE = Path(__file__).with_suffix(".c")
 _COMPILERS = ("cc", "gcc", "clang")
 _OPTIONS = ("-shared", "-fPIC", "-O1", f"-Wl,-soname,{SONAME}")
-_SECONDS = 60  # a compiler takes a tenth of one
+_SECONDS = 60  # the time limit of the compiler, which takes a tenth of a second
 
 
 def driver_stub() -> Path:
@@ -30,7 +30,8 @@ def driver_stub() -> Path:
         There is no C compiler, it fails, or the cache folder cannot be written.
     """
     source = _SOURCE.read_bytes()
-    folder = _cache_folder() / hashlib.sha256(source + platform.machine().encode()).hexdigest()[:16]
+    digest = hashlib.sha256(source + platform.machine().encode()).hexdigest()
+    folder = _cache_folder() / digest[:16]
     library = folder / SONAME
     if not library.is_file():
         with refused_as(LibraryError, f"{folder} cannot be written"):
@@ -46,7 +47,10 @@ def _cache_folder() -> Path:
 
 
 def _compile(library: Path) -> None:
-    """Compile the library beside its path, and rename it: another process may do the same."""
+    """Compile into a temporary folder, then move the library to its path in one step.
+
+    Another process may compile it at the same time.
+    """
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         output = Path(folder, SONAME)
         command = [*_compiler(), *_OPTIONS, "-o", str(output), str(_SOURCE)]

@@ -17,22 +17,22 @@ from cudnnlite.absent.driver_stub import driver_stub
 from cudnnlite.errors import LibraryError
 from cudnnlite.texts import signal_name
 
-_START_SECONDS = 120.0  # cuDNN's files are hundreds of megabytes, which a disk has to read
+_START_SECONDS = 120.0  # enough to read cuDNN's hundreds of megabytes from a disk
 
 
 class Planner(NonCopyable):
-    """A process in which cuDNN plans without a GPU and a driver, and another if it ends.
+    """A process in which cuDNN plans without a GPU and a driver.
 
-    There is a new process for each GPU.  cuDNN keeps what it compiled by the names of kernels: after
-    a question about an A100 it puts code for that into the plans for an H200 (9.28).
+    If the process ends, the next question starts another one.  Each GPU has a process of its own:
+    cuDNN 9.28 caches compiled kernels by name alone, and after a question about an A100 it puts the
+    A100's code into plans for an H200.
 
     Parameters
     ----------
     cudnn : Path, optional
-        The libcudnn that is asked, a file or its folder; the one that this process uses if not
-        given.
+        The libcudnn to ask, a file or its folder; if not given, the one that cudnnlite uses.
     timeout : float
-        The most seconds for an answer.
+        The most seconds that an answer may take.
 
     Attributes
     ----------
@@ -51,8 +51,9 @@ class Planner(NonCopyable):
         self._timeout = timeout
         self.version = ""
         self._process: Popen[bytes] | None = None
-        self._properties = ""  # of the GPU that this process was asked about
-        # What the process wrote to stderr.
+        # The properties of the GPU that the process was asked about; empty if it was not asked yet.
+        self._gpu = ""
+        # The process writes its stderr here.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (`close` closes it)
         try:
             self._start()
@@ -80,18 +81,19 @@ class Planner(NonCopyable):
             self._process = None
 
     def ask(self, question: Question) -> Answer:
-        """Return the answer; one that says how the process ended, if it did.
+        """Return the answer; if the process ended instead, the answer says how.
 
         Raises
         ------
         LibraryError
-            cuDNN knows no absent GPUs, which it does from 9.8 on; or no process starts.
+            cuDNN is older than 9.8 and knows no absent GPUs, or no process starts.
         """
-        if self._properties not in ("", question.properties):
+        knows_another_gpu = self._gpu not in ("", question.properties)
+        if knows_another_gpu:
             self._stop()
         if self._process is None:
             self._start()
-        self._properties = question.properties
+        self._gpu = question.properties
         try:
             self._pipe.send(question)
             if not self._pipe.poll(self._timeout):
@@ -99,17 +101,17 @@ class Planner(NonCopyable):
                 return Answer((), f"cuDNN had no answer after {self._timeout:g} s")
             is_answer, answer = self._pipe.recv()
         except (EOFError, OSError):
-            return Answer((), f"the process in which cuDNN was asked {self._end()}")
+            return Answer((), f"the process in which cuDNN was asked {self._describe_end()}")
         except BaseException:
-            self._stop()  # its answer would be taken for that of the next question
+            self._stop()  # A late answer would be taken for the answer to the next question.
             raise
         if not is_answer:
             raise LibraryError(answer)
         assert isinstance(answer, Answer)
         return answer
 
-    def _end(self) -> str:
-        """Return how the process ended."""
+    def _describe_end(self) -> str:
+        """Wait until the process has ended, and return how."""
         assert self._process is not None
         self._pipe.close()
         code = self._process.wait()
@@ -125,15 +127,16 @@ class Planner(NonCopyable):
         """Start the process, and wait until it has loaded cuDNN."""
         self._errors.seek(0)
         self._errors.truncate()
-        self._properties = ""
+        self._gpu = ""
         self._pipe, child_pipe = Pipe()
         with child_pipe:
             self._process = _start_process(child_pipe, self._driver, self._cudnn, self._errors)
         try:
-            has_answered = self._pipe.poll(_START_SECONDS)
-            is_ready, text = self._pipe.recv() if has_answered else (False, "it does not start")
+            is_ready, text = False, "it does not start"
+            if self._pipe.poll(_START_SECONDS):
+                is_ready, text = self._pipe.recv()
         except (EOFError, OSError):
-            is_ready, text = False, f"it {self._end()}"
+            is_ready, text = False, f"it {self._describe_end()}"
         except BaseException:
             self._stop()
             raise
@@ -159,7 +162,7 @@ def _start_process(
         env=environment,
         pass_fds=[pipe.fileno()],
         stdin=DEVNULL,
-        stdout=DEVNULL,  # what cuDNN and its compiler print is nobody's output
+        stdout=DEVNULL,  # cuDNN and its compiler may print here
         stderr=errors,
         start_new_session=True,  # the program handles Ctrl-C
     )

@@ -1,7 +1,7 @@
 """The process that plans for GPUs that are absent.
 
-It loads the stand-in for the driver's library before cuDNN looks for that, so nothing here may load
-the driver.  cuDNN may end this process at any time.
+It loads the stand-in for the driver's library before cuDNN looks for the driver, so nothing here
+may load the real one.  cuDNN may end this process at any time.
 
 C functions: those of a `BackendDescriptor`.
 """

@@ -13,13 +13,13 @@ from typing import Any
 
 from cudnnlite.arguments import (
     absolute_path,
-    by_system,
     file_type,
     instance_of,
     integer,
     one_of,
     path_of,
     refused_as,
+    require_system_error,
 )
 from cudnnlite.autotune.atomic_file import write_atomically
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
@@ -364,7 +364,7 @@ class TuningCache(Closable):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            why = by_system(error).strerror
+            why = require_system_error(error).strerror
             self._warn_once("reading", f"{file}: {why}; the cache cannot be read")
             return None
         try:
@@ -511,7 +511,7 @@ def _set_aside(file: Path, data: bytes, why: str) -> bool:
         else:  # another process has renamed it already, and written this entry in its place
             os.rename(aside, file)
     except OSError as error:
-        return isinstance(by_system(error), FileNotFoundError)
+        return isinstance(require_system_error(error), FileNotFoundError)
     return True
 
 

@@ -49,15 +49,15 @@ from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
-from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
 from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs.filter import as_tensor, is_as
 from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
-# An engine is given up if its first run takes more than so many times the best, whatever its knobs.
-# Otherwise one depthwise convolution took minutes to tune.
+# An engine is given up, with all its knobs, if its first run takes more than this multiple of the
+# best time.  Otherwise one depthwise convolution took minutes to tune.
 _SLOW = 30
 # The second-level cache is faster than memory: by less than this on an H100.
 _CACHE_SPEED = 2.0
@@ -504,7 +504,7 @@ class _Trial:
         error, max_error = self._reference.errors_of(out)
         dtype, math_type = out.spec.dtype, row.math_type
         why_not = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
-        remark = joined(row.remark, remark_on(error, dtype, math_type))
+        remark = join_remarks(row.remark, remark_on(error, dtype, math_type))
         return replace(row, error=error, max_error=max_error, why_not=why_not, remark=remark)
 
 

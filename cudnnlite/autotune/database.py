@@ -25,17 +25,17 @@ from cudnnlite.search.database import (
 )
 from cudnnlite.version import __version__
 
-# The file is written again after so many seconds of recording.
+# The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
 
 
 class Recorded(NamedTuple):
-    """What a recording did: how many problems were there before, are new, have no choice, are left."""
+    """The number of problems of a recording, by what became of them."""
 
-    known: int
-    new: int
-    failed: int
-    left: int
+    num_old: int  # recorded before
+    num_new: int
+    num_failed: int  # without a choice
+    num_left: int  # not recorded yet
 
 
 def new_database(device: Device) -> Database:
@@ -86,29 +86,29 @@ def record_database(
     if path.exists():
         database = _continued(path, database)
     begin = written_at = time.perf_counter()
-    known = new = failed = left = 0
+    num_old = num_new = num_failed = num_left = 0
     with TuningCache(IN_MEMORY) as cache:
         tuner = Tuner(handle, cache)
         try:
             for problem in problems:
                 if database.find(problem) is not None:
-                    known += 1
+                    num_old += 1
                     continue
                 if seconds is not None and time.perf_counter() - begin > seconds:
-                    left += 1
+                    num_left += 1
                     continue
                 try:
                     database.put(problem, _eager_choice(tuner, problem))
-                    new += 1
+                    num_new += 1
                 except (ArgumentError, CudnnError, DeviceMemoryError) as error:
-                    failed += 1
+                    num_failed += 1
                     report(f"{problem}: {error}")
                 if time.perf_counter() - written_at > _WRITE_SECONDS:
                     write_database(database, path)
                     written_at = time.perf_counter()
         finally:
             write_database(database, path)
-    return Recorded(known, new, failed, left)
+    return Recorded(num_old, num_new, num_failed, num_left)
 
 
 def _continued(path: Path, database: Database) -> Database:

@@ -53,7 +53,7 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
-# Of a row: they belong to a choice, not to the candidate.
+# The fields of a row that are not written: they belong to a choice, not to the candidate.
 LEFT_OUT = ("passed_over", "source")
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
@@ -107,10 +107,10 @@ class TuningKey:
     def digests(self) -> tuple[str, ...]:
         """The digests that may name the entry's file.
 
-        The first is its own; the second is that of format 1, if it differs.
+        The first is `digest`.  The second, if it differs, is the digest that format 1 had.
         """
         policy = _POLICY_OF_FORMAT_1 | self.plain["policy"]
-        old = _sha256(json.dumps({**self.plain, "policy": policy}, **_SHORT))
+        old = _sha256(json.dumps({**self.plain, "policy": policy}, **_COMPACT))
         return tuple(dict.fromkeys((self.digest, old)))
 
     @cached_property
@@ -146,15 +146,15 @@ def make_key(
     ArgumentError if a value is not an alignment.
     """
     for name, value in alignments.items():
-        has_types = type(name) is str and type(value) is int
-        if not has_types or value < 1 or value & (value - 1):
+        if type(name) is not str or not _is_power_of_two(value):
             raise ArgumentError(
                 f"alignments[{name!r}]={value!r}; allowed: a power of two, in bytes"
             )
     aligned = {name: value for name, value in alignments.items() if value < ALLOCATION_ALIGNMENT}
     fields_of_policy = policy.key_fields()
     if policy.layouts is None and not problem.operation.filters:
-        # Nothing is converted for any other problem, so that old entries of it are still found.
+        # Only operands of a problem with filters are converted.  Without the field the keys of the
+        # other problems are the old ones, so that their entries are found.
         del fields_of_policy["layouts"]
     parts = {
         "problem": problem.to_plain(),
@@ -165,13 +165,19 @@ def make_key(
     return TuningKey(canonical({"schema": SCHEMA, **parts}))
 
 
+def _is_power_of_two(value: object) -> bool:
+    if type(value) is not int or value < 1:
+        return False
+    return value & (value - 1) == 0
+
+
 def canonical(parts: Any) -> str:
     """Return JSON that is the same for equal values.
 
     1.0 and -0.0 are written as the integers 1 and 0, and a tuple as a list.
     """
     plain = json.loads(json.dumps(parts), parse_float=_parse_canonical_number)
-    return json.dumps(plain, **_SHORT)
+    return json.dumps(plain, **_COMPACT)
 
 
 def _parse_canonical_number(text: str) -> int | float:
@@ -185,11 +191,11 @@ def _parse_canonical_number(text: str) -> int | float:
 class TuningEntry:
     """The saved result of one tuning; ValueError if a value is not allowed.
 
-    `key` has the problem, the policy and the device.  `title` and `timing` are the table's.  `rows`
-    has all its candidates in order, the failed ones too; their `passed_over` is not written.
-    `chosen` is the index of the choice.  `tuned_at` is ISO 8601 in UTC to the microsecond, so that
-    a later time is greater as a text too.  `cudnnlite` is the version that tuned, and `seconds` the
-    time that it took.
+    `key` has the problem, the policy and the device.  `title` and `timing` are those of the table
+    of candidates.  `rows` has all candidates of the table in order, the failed ones too; their
+    `passed_over` is not written.  `chosen` is the index of the choice.  `tuned_at` is ISO 8601 in
+    UTC to the microsecond, so that texts compare as times do.  `cudnnlite` is the version that
+    tuned, and `seconds` the time that it took.
     """
 
     key: TuningKey
@@ -203,16 +209,18 @@ class TuningEntry:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        if not (0 <= self.chosen < len(self.rows) and 0 <= self.seconds < inf):
+        is_row = 0 <= self.chosen < len(self.rows)
+        is_finite_time = 0 <= self.seconds < inf
+        if not is_row or not is_finite_time:
             values = f"chosen={self.chosen} of {len(self.rows)} rows, seconds={self.seconds}"
             raise ArgumentError(f"{values}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
 
     def table(self, memory: int, peaks: Peaks | None = None) -> AlgorithmTable:
-        """Return the candidates, the best first, as a search on a device with that memory does.
+        """Return the table that the search returned, with the best candidate first.
 
-        `peaks` are those of the device.
+        `memory` is the device's memory in bytes, and `peaks` are the device's.
         """
         return AlgorithmTable(
             self.rows,
@@ -224,7 +232,7 @@ class TuningEntry:
         )
 
     def to_json(self) -> str:
-        """Return the JSON of the entry: its key is readable, and each row has a line.
+        """Return the JSON of the entry, with its key as an object and each row on a line.
 
         ArgumentError if a row cannot be written.
         """
@@ -234,7 +242,7 @@ class TuningEntry:
             if item.name not in ("key", "rows")
         }
         rows = ",\n ".join(json.dumps(_without_empty(row_to_plain(row))) for row in self.rows)
-        head = json.dumps({"format": FORMAT, **values})[:-1]
+        head = json.dumps({"format": FORMAT, **values}).removesuffix("}")
         return f'{head},\n"key": {self.key.text},\n"rows": [\n {rows}\n]}}\n'
 
     @classmethod
@@ -246,34 +254,42 @@ class TuningEntry:
         """
         try:
             values = json.loads(text)
-            form = values.pop("format")
-            if type(form) is int and form > FORMAT:
+            version = values.pop("format")
+            is_version = type(version) is int and version >= 1
+            if is_version and version > FORMAT:
                 raise TuningCacheError(
-                    f"{file} is of format {form}, from a newer cudnnlite; this one has {FORMAT}"
+                    f"{file} is of format {version}, from a newer cudnnlite; this one has {FORMAT}"
                 )
             parts = values.pop("key")
-            is_named_by_key = _sha256(json.dumps(parts, **_SHORT)) == file.stem
-            if type(form) is not int or form < 1 or not is_named_by_key:
+            is_named_by_key = _sha256(json.dumps(parts, **_COMPACT)) == file.stem
+            if not is_version or not is_named_by_key:
                 raise ValueError("its key is not that of its name")
-            # Every entry must have these parts: an error shows that one is missing.
-            _ = (
-                DeviceIdentity(**parts["device"]),
-                parts["problem"]["kind"],
-                {**parts["policy"], **parts["alignments"]},
-            )
+            _check_parts(parts)
             rows = values.pop("rows")
-            if form == 1:
+            if version == 1:
                 parts["policy"] = without_defaults(parts["policy"])
                 rows = map(_row_of_format_1, rows)
-            key = TuningKey(json.dumps(parts, **_SHORT))
+            key = TuningKey(json.dumps(parts, **_COMPACT))
             return cls(key=key, rows=tuple(map(row_from_plain, rows)), **values)
         except _MISTAKES as error:
             raise ArgumentError(f"{file} is no entry of a tuning cache ({error})") from error
 
 
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    """Raise one of `_MISTAKES` unless a key has its parts, of the right types."""
+    DeviceIdentity(**parts["device"])
+    _ = parts["problem"]["kind"]
+    _ = {**parts["policy"], **parts["alignments"]}
+
+
+def _is_empty(name: str, value: Any) -> bool:
+    """Return whether a field of a row has the empty value that is its default."""
+    return name in _EMPTY and value == _EMPTY[name]
+
+
 def _without_empty(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a plain row that are not empty.  Empty fields need not be written."""
-    return {name: value for name, value in plain.items() if value != _EMPTY.get(name, ...)}
+    return {name: value for name, value in plain.items() if not _is_empty(name, value)}
 
 
 def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,10 +305,10 @@ def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     """Return every field of a row but `passed_over`; ArgumentError if a value has a wrong type.
 
-    The fields that only other kinds of rows have are empty.  An enum's value is the name of its
-    member; for `algorithm` the enum's name is in front ("RNNAlgo.STANDARD").  An engine is its
-    number and its knobs.  JSON has no numbers that are not finite: they are the strings "nan",
-    "inf" and "-inf".
+    The plain row has the fields of all kinds of rows; those that `row` lacks are empty.  An enum's
+    value is the name of its member, for `algorithm` with the enum's name in front
+    ("RNNAlgo.STANDARD").  An engine is its number and its knobs.  JSON has no numbers that are not
+    finite: they are the strings "nan", "inf" and "-inf".
     """
     plain: dict[str, Any] = {}
     for name, kinds in _FIELDS.items():
@@ -302,14 +318,15 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
                 plain[name] = value.to_plain()
             elif isinstance(value, CEnum):
                 member = value.name
-                if kinds == (Any,):
+                if kinds == _ANY_ALGORITHM:
                     member = f"{type(value).__name__}.{member}"
                 plain[name] = member
-                if _read(kinds, member) is not value:
+                can_be_read = _parse(kinds, member) is value
+                if not can_be_read:
                     raise TypeError("not a member of cuDNN's enums")
             else:
                 if type(value) not in kinds:
-                    value = _read(kinds, value)
+                    value = _parse(kinds, value)
                 if type(value) is float and not isfinite(value):
                     value = str(value)
                 plain[name] = value
@@ -319,7 +336,7 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
 
 
 def row_from_plain(plain: Any) -> AlgorithmResult:
-    """Return the row of a result of `row_to_plain`; ArgumentError if it is not one.
+    """Return the row that `row_to_plain` wrote; ArgumentError if it wrote no such thing.
 
     A field that is missing has its default: the row was written before the field existed.  An
     unknown field is refused, because the row cannot be understood without it.
@@ -329,12 +346,14 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     try:
         for name, value in plain.items():
             field_value = _value_of(name, value)
-            if field_value != _EMPTY.get(name, ...):
-                values[name] = field_value  # an empty field may be one of another kind of row
-        result = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
+            # This kind of row may lack a field that is empty.
+            if not _is_empty(name, field_value):
+                values[name] = field_value
+        kind = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
         if values.get("layout"):
-            result = ConvolutionResult  # an engine, too, if operands are converted for it
-        return result(**values)
+            # Only a convolution's operands are converted to another layout.
+            kind = ConvolutionResult
+        return kind(**values)
     except _MISTAKES as error:
         raise ArgumentError(
             f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}"
@@ -346,16 +365,16 @@ def _value_of(name: str, plain: Any) -> Any:
     kinds = _FIELDS[name]
     if type(plain) in kinds:
         return plain
-    if isinstance(plain, dict) and kinds == (Any,):
-        knobs = plain["knobs"].items()
-        _refuse_nested(plain["engine"], *(value for _, value in knobs))
-        return _read((Engine,), plain["engine"], *knobs)
+    if isinstance(plain, dict) and kinds == _ANY_ALGORITHM:
+        knobs = plain["knobs"]
+        _refuse_nested(plain["engine"], *knobs.values())
+        return _parse((Engine,), plain["engine"], *knobs.items())
     _refuse_nested(plain)
-    return _read(kinds, plain)
+    return _parse(kinds, plain)
 
 
 def _refuse_nested(*values: Any) -> None:
-    """Raise TypeError for values that have no hash: `_read` has a cache."""
+    """Raise TypeError for values that have no hash, which the cache of `_parse` needs."""
     if any(isinstance(value, (list, dict)) for value in values):
         raise TypeError("a list or an object where a value belongs")
 
@@ -363,10 +382,10 @@ def _refuse_nested(*values: Any) -> None:
 # A model had 1,003 rows with 107 engines. Without the cache this function took half of the time of
 # reading them.
 @lru_cache(maxsize=2048, typed=True)
-def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
-    """Return a value of JSON or NumPy as one of a field's types.
+def _parse(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
+    """Return a value of JSON or NumPy as one of a field's types, `kinds`.
 
-    An engine's value is its number.
+    An engine has its number as `value`, and its knobs as `knobs`.
     """
     kind = kinds[0]
     if kind is Engine:
@@ -382,8 +401,10 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
         return kind[value]
     if hasattr(value, "item"):
         value = value.item()
-    if kind is float and (value in ("nan", "inf", "-inf") or type(value) is int):
-        return float(value)
+    if kind is float:
+        is_not_finite = value in ("nan", "inf", "-inf")
+        if is_not_finite or type(value) is int:
+            return float(value)
     if type(value) in kinds:
         return value
     raise TypeError(f"not of type {kind.__name__}")
@@ -391,6 +412,7 @@ def _read(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
 
 _RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
 _ROWS = (ConvolutionResult, RNNResult)  # together they have every field
+_ANY_ALGORITHM = (Any,)  # the types of the field `algorithm`
 # The types of each field.
 _FIELDS = {
     name: get_args(hint) or (hint,)
@@ -404,7 +426,7 @@ _EMPTY = {
     for item in fields(kind)
     if item.default in (None, "", False)
 }
-_SHORT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
+_COMPACT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 
 
 def _sha256(text: str) -> str:

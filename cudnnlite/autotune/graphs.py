@@ -40,7 +40,7 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
 from cudnnlite.search import accuracy
-from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
 from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
 from cudnnlite.specs import TensorSpec
@@ -158,7 +158,7 @@ class _Trial:
     operands : dict of str to DeviceArray
         Inputs and outputs, by name.
     rules : EngineRules
-        What a search over knobs has to know.
+        The rules of a search over knobs.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class _Trial:
         expected = [*self._expected.values()]
         if not all(np.isfinite(values.astype(np.float64)).all() for values in expected):
             remark = "not compared: the results of made-up operands are not finite"
-            return replace(row, remark=joined(row.remark, remark))
+            return replace(row, remark=join_remarks(row.remark, remark))
         errors = accuracy.relative_errors([*results.values()], expected)
         dtype = next(iter(self._outputs.values())).spec.dtype
         reason = accuracy.why_wrong(errors.l2, dtype, row.math_type)

@@ -61,7 +61,7 @@ class KnobSearchResult(NamedTuple):
     rows : list of AlgorithmResult
         The fastest settings that the search did not begin with.
     trials, runs : int
-        How many settings were tried, and how many of them ran.
+        The number of settings that were tried, and of those that ran.
     seconds : float
         The time of the search.
     """
@@ -96,13 +96,14 @@ def search_knobs(
     graph : Graph
         The problem's graph.  Its handle is on a stream of its own, which can be recorded.
     rules : EngineRules
-        Which settings may be used, and how they are planned.
+        The rules that say which settings may be used, and how they are planned.
     operands : mapping
         Arrays by the operation's names.  The output is overwritten.
     engines : iterable of Engine
         The settings to begin with.
     policy : TuningPolicy
-        Its `search_seconds`; settings that it excludes are not tried.
+        The policy, whose `search_seconds` limit the search.  Settings that it excludes are not
+        tried.
     progress : bool
         Whether a bar on stderr shows the seconds.
     """

@@ -87,7 +87,7 @@ class ModelTuning:
         Returns
         -------
         tuple of AlgorithmResult or None
-            In the order of `tunings`; None for a problem that has no candidate at all.
+            The choices in the order of `tunings`; None for a problem without candidates.
 
         Raises
         ------

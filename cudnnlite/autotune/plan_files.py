@@ -36,7 +36,7 @@ _DEVICE_FIELDS = ("gpu", "compute_capability", "cudnn", "kind")
 class PlanFiles:
     """The compiled plans of a tuning cache, for one device and one version of cuDNN.
 
-    A file's name has what is computed, the device with cuDNN's version, and the account that wrote
+    A file's name has the graph, the device with cuDNN's version, and the account that wrote
     it, as digests.  Its first line is a header in JSON, with a signature; the plan follows.  A file
     that is damaged, or signed by another account, is as if it was not there.
 
@@ -203,10 +203,9 @@ def remove_plans(cache: Path, *, gpu: str | None = None, cudnn: int | None = Non
                     draft.unlink()
         for file in plan_files(cache):
             device = _device(_read(file))
-            is_wanted = not device or (
-                gpu in (None, device.get("gpu")) and cudnn in (None, device.get("cudnn"))
-            )
-            if is_wanted:
+            is_of_gpu = not device or gpu in (None, device.get("gpu"))
+            is_of_cudnn = not device or cudnn in (None, device.get("cudnn"))
+            if is_of_gpu and is_of_cudnn:
                 file.unlink(missing_ok=True)
 
 

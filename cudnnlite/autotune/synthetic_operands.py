@@ -1,8 +1,9 @@
-"""Synthetic operands: random values on the device, repeated from fewer ones on the host."""
+"""Synthetic operands: a block of random values from the host, repeated on the device."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -34,46 +35,58 @@ def random_array(
     `alignment` is the largest power of two that divides the address, in bytes.  With 256 or more,
     the array has the allocator's alignment.
     """
-    offset = alignment if alignment < ALLOCATION_ALIGNMENT else 0
+    offset = 0
+    if alignment < ALLOCATION_ALIGNMENT:
+        # The allocator's address plus `alignment` is not a multiple of a larger power of two.
+        offset = alignment
     memory = arrays.empty(handle.device, handle.stream, bytes_spec(spec.nbytes + offset))
     array = arrays.part_of(memory, spec, offset)
-    fill_random(array, seed, scale=scale, values=handle.timing.random_values)
+    fill_random(array, seed, scale=scale, num_values=handle.timing.random_values)
     return array
 
 
 def fill_random(
-    array: DeviceArray, seed: int, *, scale: float = 1.0, values: int = DEFAULT_TIMING.random_values
+    array: DeviceArray,
+    seed: int,
+    *,
+    scale: float = 1.0,
+    num_values: int = DEFAULT_TIMING.random_values,
 ) -> None:
     """Overwrite an array, gaps included, with random values as in `random_array`.
 
-    `values` random numbers are made on the host, and repeated on the device.
+    The host makes `num_values` random numbers, and the device repeats them.
     """
     device, stream, nbytes = array.device, array.stream, array.nbytes
-    kind = numpy_dtype(array.spec.dtype)
-    count = -(-nbytes // kind.itemsize)  # Rounded up. A filter has fewer than `values`.
-    numbers = _numbers(seed, values, kind)[:count]
-    if scale != 1.0 and kind.kind not in "iu":
-        numbers = (numbers * np.float32(scale)).astype(kind)
+    dtype = numpy_dtype(array.spec.dtype)
+    # A small array, such as a filter, needs fewer than `num_values`.
+    needed = ceil(nbytes / dtype.itemsize)
+    numbers = _numbers(seed, num_values, dtype)[:needed]
+    if scale != 1.0 and not _is_integer(dtype):
+        numbers = (numbers * np.float32(scale)).astype(dtype)
     block = numbers.view(np.uint8)[:nbytes]
     if not nbytes:
         return
     device.copy_in(array.ptr, block, stream)
-    filled = block.size
-    while filled < nbytes:
-        step = min(filled, nbytes - filled)
-        device.copy_within(array.ptr + filled, array.ptr, step, stream)
-        filled += step
+    end = block.size
+    while end < nbytes:
+        step = min(end, nbytes - end)
+        device.copy_within(array.ptr + end, array.ptr, step, stream)
+        end += step
+
+
+def _is_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in ("i", "u")
 
 
 # A convolution has three operands. Without the cache their numbers took a third of the time of
 # tuning 23 layers.
 @lru_cache(maxsize=3)
-def _numbers(seed: int, count: int, kind: np.dtype[Any]) -> np.ndarray[tuple[int], np.dtype[Any]]:
+def _numbers(seed: int, count: int, dtype: np.dtype[Any]) -> np.ndarray[tuple[int], np.dtype[Any]]:
     random = default_rng(seed)
-    if kind.kind in "iu":
-        least = -3 if kind.kind == "i" else 0
-        values = random.integers(least, 4, count).astype(kind)
+    if _is_integer(dtype):
+        least = 0 if dtype.kind == "u" else -3
+        values = random.integers(least, 4, count).astype(dtype)
     else:
-        values = random.standard_normal(count, dtype=np.float32).astype(kind)
+        values = random.standard_normal(count, dtype=np.float32).astype(dtype)
     values.flags.writeable = False
     return values

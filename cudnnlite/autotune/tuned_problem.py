@@ -22,7 +22,7 @@ class TunedProblem(NamedTuple):
     Attributes
     ----------
     problem : Problem
-        What was tuned.
+        The problem that was tuned.
     table : AlgorithmTable
         Every candidate, best first.
     chosen : AlgorithmResult or None
@@ -204,8 +204,9 @@ def _compared_cost(
     """Return how the cost of a usable row compares with that of the choice, as a text."""
     if row.time_ms is None:
         return "not timed"
-    if ranks_by_energy(policy) and choice is not None and choice.joules and row.joules:
-        return f"{100 * (row.joules / choice.joules - 1):+.1f} % energy"
+    choice_joules = None if choice is None else choice.joules
+    if ranks_by_energy(policy) and choice_joules and row.joules:
+        return f"{100 * (row.joules / choice_joules - 1):+.1f} % energy"
     cost_ms = cost(row, policy)
     choice_ms = None if choice is None else cost(choice, policy)
     if cost_ms is None or not choice_ms:

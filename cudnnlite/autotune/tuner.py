@@ -328,7 +328,8 @@ class Tuner(Closable):
         if table is None:
             if self.incremental or not self.measures:
                 choice = self._database_choice(problem, policy)
-                if choice is not None or (for_call and self._real_calls is not None):
+                may_try_in_calls = for_call and self._real_calls is not None
+                if choice is not None or may_try_in_calls:
                     return choice
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
@@ -345,7 +346,9 @@ class Tuner(Closable):
         if choice is None or policy.why_not(choice, dtype_of(problem)):
             return None
         max_error = policy.max_error
-        if max_error is not None and (choice.error is None or choice.error > max_error):
+        if max_error is None:
+            return choice
+        if choice.error is None or choice.error > max_error:
             return None
         return choice
 
@@ -373,7 +376,7 @@ class Tuner(Closable):
     def race_of_rnn(
         self, problem: Problem, limit: int | None
     ) -> tuple[Race, Callable[[Race], None]] | None:
-        """Return the race of a recurrent network, and what is called at its end.
+        """Return the race of a recurrent network, and the function to call at its end.
 
         None if calls try no candidates.
         """
@@ -522,9 +525,9 @@ class Tuner(Closable):
             return table
 
     def _keep_compiled_plan(self, problem: Problem, table: AlgorithmTable) -> None:
-        """Let the cache keep the plan of the choice, if that is an engine which cuDNN compiles.
+        """Let the cache keep the plan of the choice, if cuDNN compiles its engine.
 
-        cuDNN has compiled it for the measurement, and does not do so again.
+        cuDNN has compiled the engine for the measurement, and does not compile it again.
         """
         make_plan = search_of(problem).make_plan
         choice = next((row for row in table if row.ok), None)

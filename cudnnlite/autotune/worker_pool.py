@@ -88,12 +88,12 @@ class _Process(Popen[bytes]):
                 env=one_thread | os.environ,
                 pass_fds=[child_pipe.fileno()],
                 stdin=DEVNULL,
-                stdout=2,  # The output of libraries does not belong to that of the program.
+                stdout=2,  # Libraries must not print into the program's output.
                 start_new_session=True,  # The program handles Ctrl-C.
             )
 
     def end(self) -> str:
-        """Close the pipe, which ends the process, wait for that, and return how it ended."""
+        """Close the pipe, wait for the process to end, and return how it ended."""
         self.pipe.close()
         code = self.wait()
         if code >= 0:
@@ -107,10 +107,10 @@ def serve(descriptor: int) -> None:
         while True:
             function, arguments, options = pipe.recv()
             try:
-                answer = True, function(*arguments, **options)
+                is_result, value = True, function(*arguments, **options)
             except Exception as error:
-                answer = False, error
+                is_result, value = False, error
             try:
-                pipe.send(answer)
+                pipe.send((is_result, value))
             except Exception as error:
-                pipe.send((False, RuntimeError(f"{answer[1]!r} cannot be sent: {error}")))
+                pipe.send((False, RuntimeError(f"{value!r} cannot be sent: {error}")))

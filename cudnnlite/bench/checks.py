@@ -1,4 +1,4 @@
-"""What can be wrong with a result: errors beside float64, zeros, and bits that change."""
+"""Checks of a result: errors against float64, zeros, and bits that change."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Accuracy(NamedTuple):
 def accuracy_of(
     results: Sequence[Array], expected: Sequence[Array], dtype: DataType, math_type: MathType
 ) -> Accuracy:
-    """Compare results with what was computed in float64.
+    """Compare results with those computed in float64.
 
     Parameters
     ----------
@@ -105,7 +105,8 @@ def largest_ulp_error(
 ) -> float:
     """Return the largest difference in units in the last place of the expected values.
 
-    Expected values below `least` have the units of that.  Infinite if a value is not finite.
+    For expected values below `least`, the unit is that of `least`.  The result is infinite if a
+    value is not finite.
     """
     if not actual.size:
         return 0.0

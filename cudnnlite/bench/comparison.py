@@ -12,7 +12,7 @@ from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.errors import ArgumentError
 from cudnnlite.texts import counted
 
-# What a pair can be called, the worst first.
+# The verdicts on a pair, the worst first.
 NOT_SERVED, WRONG, SLOWER, LESS_EXACT = "no longer served", "wrong", "slower", "less exact"
 STILL_WRONG, OTHERWISE = "wrong on both sides", "chosen otherwise"
 MORE_WORKSPACE, LESS_WORKSPACE = "more workspace", "less workspace"
@@ -50,7 +50,7 @@ class Thresholds:
     model_slower : float
         The model is slower if the sum of the times differs by more than this share.
     error_factor : float
-        A result is less exact if its error is more than so many times the other one.
+        A result is less exact if its error is more than `error_factor` times the other error.
     """
 
     slower: float = 0.03
@@ -93,7 +93,7 @@ class RunComparison:
     a, b : BenchRun
         The sides.
     thresholds : Thresholds
-        From where on a difference counts.
+        The smallest differences that count.
     time : str
         "device" or "call": which times are compared.
     in_order : bool
@@ -103,7 +103,7 @@ class RunComparison:
     Attributes
     ----------
     pairs : tuple of Pair
-        In the order of A; then what only B has.
+        The pairs in the order of A, and then those that only B has.
     has_times : bool
         Whether both sides were timed on a GPU.
 
@@ -208,7 +208,7 @@ class RunComparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the ratios and the sums do not say, in words."""
+        """Notes on what the ratios and the sums leave out."""
         return (*self._notes_on_conditions(), *self._notes_on_sums())
 
     def _notes_on_conditions(self) -> Iterator[str]:

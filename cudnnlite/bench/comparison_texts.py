@@ -19,7 +19,7 @@ _NOTHING_RAN = "--mode list plans and runs nothing: what is served and chosen is
 
 
 def side_line(letter: str, name: str, run: BenchRun) -> str:
-    """Return a side in a line: what it is, and where it ran."""
+    """Return a side in a line: its name, and where it ran."""
     facts = run.facts
     words = [f"{letter}: {name}"]
     if "device" in facts:
@@ -31,7 +31,7 @@ def side_line(letter: str, name: str, run: BenchRun) -> str:
 
 
 def summary_lines(comparison: RunComparison) -> Iterator[str]:
-    """Yield what was found for the model."""
+    """Yield the results for the model."""
     totals, mean = comparison.totals, comparison.mean
     if totals is not None and mean is not None:
         a, b = totals
@@ -108,7 +108,7 @@ def _choices(pair: Pair) -> tuple[str, str]:
 
 
 def _workspace(row: BenchRow | None) -> int | None:
-    """Return the workspace of what is served; None if nothing is, or if it is not known."""
+    """Return the workspace of the served candidate; None without one, or if it is not known."""
     if row is None or row.status != "ok":
         return None
     return row.workspace
@@ -176,7 +176,7 @@ def write_html(
 
 
 class Section(NamedTuple):
-    """What a page shows of one comparison: lines of its summary, and a row for each pair."""
+    """The part of a page about one comparison: a summary, and a row for each pair."""
 
     title: str
     summary: list[str]
@@ -201,7 +201,7 @@ def write_sections(
     Parameters
     ----------
     path : Path
-        Of the page.
+        The path of the page.
     sides : sequence of str
         Lines about the sides, which come first.
     sections : sequence of Section

@@ -23,8 +23,8 @@ class _Zones(NamedTuple):
     name: str
     memory: DeviceArray
     operand: DeviceArray
-    # The array that an operand which is only read is a copy of, and the digest of that; None for
-    # an operand that is written.
+    # For a read-only operand, the array that it is a copy of, and its digest; None for an operand
+    # that is written.
     source: DeviceArray | None = None
     digest: bytes | None = None
 
@@ -69,9 +69,9 @@ class GuardedMemory:
         self._zones = [zones for zones in self._zones if zones.name != name]
 
     def findings(self) -> list[str]:
-        """Wait for the handle, and return what was written where nobody may write, in words.
+        """Wait for the handle, and return a description of each forbidden write.
 
-        What was changed is restored, so that nobody else is blamed for it.
+        The changed bytes are restored, so that no later call is blamed for them.
         """
         self._handle.synchronize()
         return [finding for zones in self._zones for finding in self._findings_of(zones)]

@@ -34,7 +34,7 @@ ABSENT_DEVICE = (
 
 
 class LibraryFacts(NamedTuple):
-    """What the files of a cuDNN say.
+    """The facts in the files of a cuDNN.
 
     Attributes
     ----------
@@ -105,9 +105,9 @@ def run_of_answers(
     Parameters
     ----------
     items : sequence of ListedProblem
-        What was asked about.
+        The problems that cuDNN was asked about.
     answers : sequence of Candidates
-        For each problem.
+        The answer for each problem.
     gpu : str
         The name of the GPU that cuDNN was asked about.
     libcudnn : str

@@ -24,8 +24,8 @@ _FOLDER = Path(__file__).parent / "lists"
 _DEEPBENCH_CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
 # A block as those of GPT-2 medium and BERT-large: the width, the heads and the steps.
 _WIDTH, _HEADS, _STEPS = 1024, 16, 512
-# Attention over so many positions in all, 2048 wide, by the steps of a sequence and the size of a
-# head, as the benchmark of FlashAttention has it.
+# Attention as in the benchmark of FlashAttention: the positions of all sequences, and the width of
+# all heads; then the steps of a sequence, and the sizes of a head.
 _ATTENTION_POSITIONS, _ATTENTION_WIDTH = 16384, 2048
 _ATTENTION_STEPS, _ATTENTION_SIZES = (512, 2048, 8192), (64, 128)
 # Steps and hidden sizes of LSTMs of language and speech models.
@@ -185,10 +185,10 @@ def problems_of_list(
     name : str
         One of `LISTS`.
     batch : int, optional
-        The number of images or sequences: 32 of ResNet-50, 8 of the Transformer block and 64 of the
-        LSTMs, if not given.  The rows of other lists have their own.
+        The number of images or sequences; if not given, 32 for ResNet-50, 8 for the Transformer
+        block and 64 for the LSTMs.  The rows of other lists have their own.
     dtype : dtype
-        Of all data.
+        The data type of all data.
     layout : str, optional
         "NCHW" or "NHWC", for images.
 

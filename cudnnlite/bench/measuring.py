@@ -33,7 +33,7 @@ _REPLAYED = ", replayed"  # what the name of a candidate has whose calls are rep
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What is measured of each problem.
+    """The options of the measurement of each problem.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class BenchOptions:
     choice : str
         Only the candidate of that name, as rows have it; empty for no such limit.
     runs : int
-        How many runs are compared bit by bit.
+        The number of runs that are compared bit by bit.
     policy : TuningPolicy
-        What a candidate must satisfy.
+        The policy that a candidate must satisfy.
     """
 
     mode: str = "time"
@@ -78,11 +78,11 @@ def bench_problem(
     item : ListedProblem
         The problem.
     options : BenchOptions
-        What is measured.
+        The options that say what is measured.
     peaks : Peaks, optional
         The peaks for the roofline.
     meter : PowerMeter, optional
-        Measures the energy of what is timed, if given.
+        Measures the energy of timed calls, if given.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def bench_problem(
 
 
 class _Candidates(NamedTuple):
-    """What there is to choose from.
+    """The candidates of a problem, and the choice.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class _Candidates(NamedTuple):
     chosen : AlgorithmResult or None
         The choice of the tuner, or of cuDNN's heuristic where nothing is timed.
     plan_seconds : dict of str to float
-        How long the first plan of a candidate took, by the candidate's name.
+        The seconds that the first plan of a candidate took, by the candidate's name.
     """
 
     rows: list[AlgorithmResult]
@@ -254,7 +254,7 @@ class _Bench:
         row = self._with_times(row, result)
         if not result.ok:
             return replace(row, status=result.why_not or str(result.status))
-        # What a replayed call runs is the same call, recorded as a CUDA graph.
+        # A replayed call is the same call, recorded as a CUDA graph.
         result = replace(result, replay=False)
         start = time.perf_counter()
         try:
@@ -318,7 +318,7 @@ class _Bench:
         call: Callable[[], object],
         math_type: MathType,
     ) -> BenchRow:
-        """Return a row with errors, equal bits, and what is written outside of the operands."""
+        """Return a row with errors, equal bits, and writes outside of the operands."""
         runs = [self._digest_of_run(trial, call) for _ in range(self._options.runs)]
         difference = differing_runs(runs)
         findings = trial.memory.findings()
@@ -327,7 +327,7 @@ class _Bench:
         row = replace(row, same_bits=not difference, runs=len(runs))
         why_not_compared = trial.why_no_reference()
         if not why_not_compared:
-            accuracy = accuracy_of(*trial.compared(plan), trial.dtype, math_type)
+            accuracy = accuracy_of(*trial.results_and_reference(plan), trial.dtype, math_type)
             row = replace(row, error=accuracy.l2, max_error=accuracy.largest, ulp=accuracy.ulp)
             if accuracy.finding:
                 findings.insert(0, accuracy.finding)

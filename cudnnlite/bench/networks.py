@@ -22,7 +22,7 @@ from cudnnlite.specs.layout import layout_of_rank
 
 _FILE = Path(__file__).parent / "lists" / "networks.json"
 _LSTM = "lstm"
-# Of images with so few channels nobody needs the gradient: they are the network's input.
+# Images with so few channels are the network's input, whose gradient nobody needs.
 _FEW_CHANNELS = 4
 
 
@@ -68,16 +68,16 @@ def network_problems(names: Collection[str] | None = None) -> Iterator[Problem]:
     LSTMs, then gradients, and then smaller batches.  The default is all networks.  ArgumentError
     for a name that is not in the file.
     """
-    wanted = set(network_names() if names is None else names)
-    unknown = wanted.difference(network_names())
+    requested = set(network_names() if names is None else names)
+    unknown = requested.difference(network_names())
     if unknown:
         raise ArgumentError(
             f"list={', '.join(sorted(unknown))}; allowed: {', '.join(network_names())}"
         )
-    seen: set[Problem] = set()
-    for problem in _all_problems(wanted):
-        if problem not in seen:
-            seen.add(problem)
+    earlier_problems: set[Problem] = set()
+    for problem in _all_problems(requested):
+        if problem not in earlier_problems:
+            earlier_problems.add(problem)
             yield problem
 
 

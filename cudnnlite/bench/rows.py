@@ -1,4 +1,4 @@
-"""`BenchRow` and `BenchRun`: what a benchmark found, as values, as JSON and back."""
+"""`BenchRow` and `BenchRun`: the results of a benchmark as values, as JSON and back."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class BenchRow:
     problem : str
         The problem in a few words.
     name : str
-        The name of the layer or of the row of a list; empty if there is none.
+        The name of the layer, or the name in a list of problems; empty if there is none.
     count : int
         How often the model has the problem.
     key : str
-        What tells the problem from others: the options that ask for it.
+        The options that ask for the problem, by which runs are compared.
     line : str
         The command that repeats the row.
     candidate : str
@@ -39,7 +39,7 @@ class BenchRow:
     status : str
         "ok", or why the candidate cannot be used.
     flops, nbytes : int
-        What the problem has to do at least: operations of the direct method, bytes of the operands.
+        The arithmetic operations of the direct method, and the bytes of all operands.
     device_us, device_spread_us : float or None
         The median of times on the device, and the distance between their quartiles.
     call_us, host_us : float or None
@@ -47,37 +47,37 @@ class BenchRow:
     tflops, gbps : float or None
         `flops` and `nbytes` over the time on the device, in 10**12 and 10**9 a second.
     roofline : float or None
-        The least time by the peaks of the GPU, as a share of the time on the device.
+        `least_us` as a share of the time on the device.
     bound : str
-        "arithmetic" or "memory": which peak gives that least time; empty if none is known.
+        "arithmetic" or "memory": the peak that `least_us` follows from; empty if none is known.
     unit : str
-        What multiplies, as the peaks name it; empty if none is known.
+        The GPU's unit that multiplies, as the peaks name it; empty if none is known.
     least_us : float or None
-        That least time.
+        The least time that the peaks of the GPU allow.
     error, max_error, ulp : float or None
-        The relative L2 error beside float64, the largest error relative to the largest value, and
-        the largest error in units of the last place.
+        The relative L2 error of the results against float64, the largest error relative to the
+        largest value, and the largest error in units of the last place.
     why_not_compared : str
         Why there are no errors, if a check found no reference.
     deterministic : bool or None
-        What cuDNN says of the candidate; None if it says nothing.
+        Whether cuDNN calls the candidate deterministic; None if it says nothing.
     same_bits : bool or None
-        Whether all runs gave the same bits; None if it was not run more than once.
+        Whether all `runs` gave the same bits; None if there was only one run.
     runs : int
-        How often it was run for that.
+        The number of runs whose bits were compared.
     findings : tuple of str
         What is wrong with the results or with what the call writes.
     workspace : int or None
-        Bytes.
+        The bytes of workspace that a call needs.
     plan_seconds : float or None
-        The time until its plan was ready, compilation included.  After the mode "time" it is that
-        of a plan that the tuner has made before.
+        The time until the plan was ready, compilation included.  In the mode "time" the tuner has
+        already made a plan, so that compiled kernels are cached.
     kernels : tuple of str
         The names of its kernels, each once, in the order of their first launches, from the CUDA
         graph of a call; empty if it cannot be recorded.
     joules, joules_spread, watts : float or None
-        The energy of a call, what the GPU takes when idle included; the spread of its samples; and
-        the mean power.
+        The energy of a call, the spread of its samples, and the mean power.  All include what the
+        GPU takes when it is idle.
     """
 
     problem: str
@@ -117,7 +117,7 @@ class BenchRow:
 
     @property
     def ok(self) -> bool:
-        """Whether it can be used and nothing is wrong with it."""
+        """Whether the candidate can be used, and nothing is wrong with its results."""
         return self.status == "ok" and not self.findings
 
     def to_plain(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ _TUPLES = {item.name for item in fields(BenchRow) if str(item.type).startswith("
 
 
 def row_from_plain(plain: Mapping[str, Any]) -> BenchRow:
-    """Return the row of a result of `BenchRow.to_plain`; TypeError or ValueError if it is none."""
+    """Return the row that `BenchRow.to_plain` wrote; TypeError or ValueError if it is no row."""
     values = dict(plain)
     for name in _FLOATS & set(values):
         if values[name] is not None:
@@ -151,12 +151,12 @@ def row_from_plain(plain: Mapping[str, Any]) -> BenchRow:
 
 @dataclass(frozen=True)
 class BenchRun:
-    """What a benchmark found.
+    """The results of a benchmark.
 
     Attributes
     ----------
     rows : tuple of BenchRow
-        In the order of the problems; the chosen candidate of each first.
+        The rows in the order of the problems; the chosen candidate of a problem is its first row.
     facts : mapping
         The mode, device, versions, clocks, peaks and time.
     """
@@ -175,13 +175,14 @@ class BenchRun:
         by_problem: dict[tuple[str, str, str], BenchRow] = {}
         for row in self.rows:
             key = (row.problem, row.name, row.key)
-            if key not in by_problem or (row.is_chosen and not by_problem[key].is_chosen):
+            first = by_problem.setdefault(key, row)
+            if row.is_chosen and not first.is_chosen:
                 by_problem[key] = row
         return tuple(by_problem.values())
 
     @property
     def faulty(self) -> tuple[BenchRow, ...]:
-        """The rows of which something is wrong."""
+        """The rows whose results are wrong, or whose calls write outside of their outputs."""
         return tuple(row for row in self.rows if row.findings)
 
     @property
@@ -200,9 +201,9 @@ class BenchRun:
 
 
 def run_from_plain(plain: Any, where: str) -> BenchRun:
-    """Return the run that `BenchRun.to_plain` wrote; ArgumentError if it is none.
+    """Return the run that `BenchRun.to_plain` wrote; ArgumentError if `plain` is no run.
 
-    `where` names it in the message.
+    `where` is the name of the file in the message.
     """
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise ArgumentError(f'{where} is no saved run: it has no "format": "{FORMAT}"')

@@ -23,15 +23,15 @@ def write_program(
     Parameters
     ----------
     device : Device
-        Where the call is traced.
+        The device on which the call is traced.
     problem : Problem
-        What is asked.
+        The problem.
     candidate : str
         The name of the candidate, as rows have it.
     policy : TuningPolicy
         With it the candidates are listed.
     folder : Path
-        Where to; files that an earlier trace wrote there are replaced.
+        The folder to write to; files that an earlier trace wrote there are replaced.
 
     Raises
     ------

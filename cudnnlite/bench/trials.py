@@ -1,7 +1,7 @@
 """One problem on a handle: its candidates, their plans, and calls on operands with guard zones.
 
-A trial of each kind of problem has the same methods, so that what checks and measures does not know
-convolutions from graphs.
+The trials of all kinds of problems have the same methods, so that the code that checks and measures
+does not depend on the kind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 
 Array = np.ndarray[Any, Any]
-Pairs = tuple[list[Array], list[Array]]  # results, and what is expected of them
+Pairs = tuple[list[Array], list[Array]]  # the results, and the expected results
 WORKSPACE, RESERVE = "the workspace", "the reserve space"
 
 
@@ -65,13 +65,13 @@ class Trial(Protocol):
         """Return a function that makes a plan's call once, in memory with guard zones."""
 
     def restore_outputs(self) -> None:
-        """Give the outputs the values that a call begins with: poison, or what it blends."""
+        """Give the outputs the values before a call: poison, or the values that it blends."""
 
     def why_no_reference(self) -> str:
         """Return why results are not compared with float64; empty if they are."""
 
-    def compared(self, plan: Any) -> Pairs:
-        """Return results of the last call, or of another one, and what is expected of them."""
+    def results_and_reference(self, plan: Any) -> Pairs:
+        """Return results of the last call, or of another one, and the expected results."""
 
 
 def trial_of(handle: Handle, problem: Problem, policy: TuningPolicy, stack: ExitStack) -> Trial:
@@ -88,7 +88,7 @@ def trial_of(handle: Handle, problem: Problem, policy: TuningPolicy, stack: Exit
 
 
 def _workspace(memory: GuardedMemory, nbytes: int) -> DeviceArray | None:
-    """Return guarded scratch memory of exactly so many bytes; None for none."""
+    """Return guarded scratch memory of exactly `nbytes`; None for 0 bytes."""
     memory.forget(WORKSPACE)
     if not nbytes:
         return None
@@ -163,7 +163,7 @@ class ConvolutionTrial:
             return ""
         return "integers are not compared"
 
-    def compared(self, plan: ConvolutionPlan) -> Pairs:
+    def results_and_reference(self, plan: ConvolutionPlan) -> Pairs:
         """Return a sample of the output, and the same places in float64."""
         if self._reference is None:
             self._reference = ConvolutionReference(self._problem, self._inputs, self._out_before)
@@ -226,7 +226,7 @@ class GraphTrial:
         """Return which operation has no reference, or that the graph is too large for one."""
         return graph_reference.why_no_reference(self._problem.graph)
 
-    def compared(self, plan: GraphPlan) -> Pairs:
+    def results_and_reference(self, plan: GraphPlan) -> Pairs:
         """Return the outputs for the first and the last image, and the same in float64."""
         graph = self._problem.graph
         images = graph_reference.computed_images(graph)
@@ -317,8 +317,8 @@ class RNNTrial:
         """Return the empty text: every network has a reference."""
         return ""
 
-    def compared(self, plan: RNNPlan[Any]) -> Pairs:
+    def results_and_reference(self, plan: RNNPlan[Any]) -> Pairs:
         """Return results over the first steps, in a call of their own, and the same in float64."""
-        pairs = self._check.compared(plan)
+        pairs = self._check.run_with_reference(plan)
         plan.describe(self._x.spec, self._problem.data.lengths)
         return pairs

@@ -1,4 +1,4 @@
-"""What wishes cost a model: runs with one each, beside the run without them, in one table."""
+"""The cost of each wish for a model: a table of a run without wishes, and a run with each."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def cost_lines(comparisons: Sequence[RunComparison], names: Sequence[str]) -> It
     Parameters
     ----------
     comparisons : sequence of RunComparison
-        Each of the same first run with another one.
+        The comparisons of one first run with each of the others.
     names : sequence of str
-        Of the first run and of the others.
+        The names of the first run and of the others.
     """
     yield side_line("A", names[0], comparisons[0].a)
     yield from aligned(_rows(comparisons, names), _HEADING[:5], empty=("",))
@@ -86,8 +86,8 @@ def _time_of(comparison: RunComparison, run: BenchRun) -> float | None:
     if not run.has_real_timing:
         return None
     times = [(row.count, comparison.us_of(row)) for row in run.chosen]
-    known = [count * us for count, us in times if us is not None]
-    return sum(known) if known else None
+    sums_us = [count * us for count, us in times if us is not None]
+    return sum(sums_us) if sums_us else None
 
 
 def _facts_of(run: BenchRun) -> tuple[str, str, str]:

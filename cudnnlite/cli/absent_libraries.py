@@ -1,4 +1,4 @@
-"""What two libraries answer about problems on a GPU that is absent, as runs that are compared."""
+"""The answers of two libraries about problems on an absent GPU, as runs to compare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) 
     properties = gpu_of(gpu)
     fronts = [front_of(Path(library)).resolve() for library in libraries]
     for front in fronts:
-        library_facts(front)  # refuses what is no libcudnn before anything is asked
+        library_facts(front)  # refuses any file but a libcudnn before a question
     items = _askable(problems_of_words(words))
     command = _command(libraries, gpu)
     runs = []

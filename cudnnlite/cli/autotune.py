@@ -119,7 +119,8 @@ def autotune(
 ) -> None:
     """Find the fastest algorithm for each problem within your limits, and remember it.
 
-    Several may be given at once.  What a cache of earlier tunings knows is not measured again.
+    Several problems may be given at once.  Problems in a cache of earlier tunings are not measured
+    again.
     """
     flags = options.flags_of(locals(), REPEATABLE)
     check_flags(flags)
@@ -129,7 +130,7 @@ def autotune(
     progress = _Progress()
     with progress.interruptible(), report_errors():
         lists = lists_of(flags)
-        tuning, is_saved = _tune(flags, policy, tunings.joined(lists), progress)
+        tuning, is_saved = _tune(flags, policy, tunings.join_lists(lists), progress)
     parts = tunings.parts_of(tuning, lists)
     models = [path.name for path in (*flags.onnx, *flags.problems)]
     facts: dict[str, Any] = {"model": models} if models else {}
@@ -148,7 +149,8 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
         raise misuse("--no-cache and --cache exclude each other")
     if flags.no_cache and flags.read_only_cache:
         raise misuse("--no-cache and --read-only-cache exclude each other")
-    if flags.rehearse and (flags.no_cache or flags.read_only_cache or not flags.cache):
+    has_writable_cache = flags.cache and not flags.no_cache and not flags.read_only_cache
+    if flags.rehearse and not has_writable_cache:
         raise misuse("--rehearse needs a --cache to write, which is of its own")
 
 
@@ -177,7 +179,7 @@ def _write_csv(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
 def _tune(
     flags: SimpleNamespace, policy: TuningPolicy, problems: ProblemList, progress: _Progress
 ) -> tuple[ModelTuning, bool]:
-    """Tune problems; return what was found, and whether all that was to be saved is saved."""
+    """Tune problems; return the tuning, and whether all results that should be saved are."""
     for note in problems.notes:
         tell(printable(f"note: {note}"))
     for node in problems.skipped:
@@ -239,7 +241,8 @@ def _print(
         say("\n".join(lines))
     else:
         say(tunings.csv_of(parts).rstrip("\n"))
-    has_reasons = is_for_people and (flags.explain or len(tuning.tunings) == 1)
+    is_explained = flags.explain or len(tuning.tunings) == 1
+    has_reasons = is_for_people and is_explained
     for tuned in tuning.failed:
         why = "" if has_reasons else f": {tunings.why_none(tuned)}"
         tell(f"no algorithm for {tunings.title_of(tuned)}{why}")
@@ -265,7 +268,7 @@ class _Progress:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """End the command after Ctrl-C, and say what is saved."""
+        """End the command after Ctrl-C, and report the saved problems."""
         try:
             yield
         except KeyboardInterrupt:

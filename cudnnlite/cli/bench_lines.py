@@ -1,4 +1,4 @@
-"""What a benchmark found as lines for people, and as CSV."""
+"""The results of a benchmark as lines for people, and as CSV."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def model_lines(run: BenchRun) -> Iterator[str]:
 
 
 def csv_of(run: BenchRun) -> str:
-    """Return the rows as CSV, with a heading; what is empty is empty."""
+    """Return the rows as CSV with a heading; a missing value is an empty cell."""
     if not run.rows:
         return ""
     plain = [row.to_plain() for row in run.rows]

@@ -1,4 +1,4 @@
-"""What the flags of `cudnnlite bench` ask for, and the flags that ask for a problem."""
+"""The problems that the flags of `cudnnlite bench` name, and the flags that name a problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cudnnlite.bench.lists import (
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.cli.problems import GOES_WITH, SOURCES, check_flags, words_of
-from cudnnlite.cli.tunings import joined
+from cudnnlite.cli.tunings import join_lists
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError, CudnnliteError
@@ -78,7 +78,7 @@ def items_of(
     lists = cli_problems.lists_of(flags)
     for batch, problems in lists.items():
         problems.extend(_more_problems(flags, batch))
-    items = [BenchItem(listed, flags.choice) for listed in joined(lists)]
+    items = [BenchItem(listed, flags.choice) for listed in join_lists(lists)]
     for path in flags.lines:
         items += _items_of_file(path, parse_line)
     return items

@@ -34,7 +34,12 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.cli.comparison import Comparison, refuse_rehearsal_beside_gpu, wanted, what
+from cudnnlite.cli.comparison import (
+    Comparison,
+    policy_text,
+    problem_text,
+    refuse_rehearsal_beside_gpu,
+)
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.results import named
@@ -66,7 +71,7 @@ def show(
     cache: CacheOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """List the entries: what was tuned, for which GPU and cuDNN, what was chosen."""
+    """List the entries: problem, GPU, version of cuDNN, and choice."""
     filters = _filters(gpu, cudnn, kind)
     with report_errors():
         with _opened(cache, must_exist=cache is not None) as tuning_cache:
@@ -128,7 +133,9 @@ def compare(
     as_json: JSONOption = False,
 ) -> None:
     """Compare times and choices of two caches, GPUs or versions of cuDNN."""
-    if max(len(gpu or ()), len(cudnn or ())) > 2 or (as_csv and as_json):
+    num_values = max(len(gpu or ()), len(cudnn or ()))
+    has_two_formats = as_csv and as_json
+    if num_values > 2 or has_two_formats:
         raise misuse("allowed: --gpu and --cudnn twice at most, --csv or --json")
     filters_of_a, filters_of_b = (
         _filters(gpu[place] if gpu else None, cudnn[place] if cudnn else None, kind)
@@ -252,7 +259,7 @@ def _opened(
     if must_exist and not path.exists():
         raise failure(f"{path} does not exist")
     check_place(path)
-    # A cache that does not exist yet says what is beside it, which a read-only one does not.
+    # A cache that does not exist yet warns of an older file beside it; a read-only one does not.
     becomes_rehearsal = True if rehearsal and not entry_files(path) else None
     return TuningCache(path, read_only=path.exists() and not to_write, rehearsal=becomes_rehearsal)
 
@@ -310,8 +317,8 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
                 format_version(entry.key.device.cudnn) + mark,
                 "-" if row.time_ms is None else f"{row.time_ms:.4f}",
                 named(row),
-                what(entry),
-                wanted(entry),
+                problem_text(entry),
+                policy_text(entry),
             )
         )
     return aligned(rows, ("device ms",))
@@ -320,7 +327,7 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
 def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:
     """Return what `show` shows of an entry, as JSON can hold it."""
     return {
-        "what": what(entry),
+        "what": problem_text(entry),
         "problem": entry.key.plain["problem"],
         "policy": entry.key.policy,
         "alignments": entry.key.plain["alignments"],

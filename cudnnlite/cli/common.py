@@ -1,4 +1,4 @@
-"""What the commands share: messages, text for pipes, checks of the files that will be written."""
+"""The common parts of the commands: messages, text for pipes, checks of the files to write."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def path(text: str) -> Path:
     An empty text, as a variable that is not set leaves, is refused: it is not the current folder.
     """
     try:
-        return path_of(text, expand=False)  # the shell replaces what is to be
+        return path_of(text, expand=False)  # the shell expands `~` itself
     except ArgumentError as error:
         raise typer.BadParameter(f"{shown(text)} is not a path") from error
 
@@ -85,7 +85,7 @@ def failure(message: str) -> typer.Exit:
 
 
 def misuse(message: str) -> typer.Exit:
-    """Print what is wrong with the command line, and return the exception that ends with code 2."""
+    """Print a mistake on the command line, and return the exception that ends with code 2."""
     tell(f"{message} (--help lists the options)")
     return typer.Exit(USAGE)
 
@@ -98,7 +98,7 @@ def _write(text: str, stream: Any) -> None:
     except OSError as error:
         if stream is not sys.stderr:
             raise typer.Exit(output_lost(error)) from None
-        sys.stderr = None  # what is printed to stdout is worth having without it
+        sys.stderr = None  # the output on stdout is useful without it
 
 
 def is_terminal(stream: Any) -> bool:
@@ -116,7 +116,7 @@ def output_lost(error: OSError) -> int:
 
     The reader has gone, as in `| head`, or the disk is full.
     """
-    # what is left in a buffer must not fail again when Python exits
+    # The rest of a buffer must not fail again when Python exits.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     if isinstance(error, BrokenPipeError):
@@ -152,7 +152,7 @@ def report_errors() -> Iterator[None]:
 
 @contextmanager
 def report_misuse(where: str = "") -> Iterator[None]:
-    """Tell what is refused as a mistake on the command line, after what says where."""
+    """Report an ArgumentError of the block as a mistake on the command line."""
     try:
         yield
     except ArgumentError as error:

@@ -32,7 +32,7 @@ from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
-from cudnnlite.cli.comparison import refuse_rehearsal_beside_gpu, wanted, what
+from cudnnlite.cli.comparison import policy_text, problem_text, refuse_rehearsal_beside_gpu
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties
@@ -129,7 +129,8 @@ def compare(
     words = arguments or []
     libraries, policies = libcudnn or [], with_ or []
     _check(words, libraries, policies, time)
-    if gpu is not None and (policies or not libraries):
+    has_only_libraries = libraries and not policies
+    if gpu is not None and not has_only_libraries:
         raise misuse("--gpu goes with --libcudnn, and without --with")
     if markdown == _STDOUT and as_json:
         raise misuse("--markdown - and --json exclude each other")
@@ -244,11 +245,13 @@ def _check(
         raise misuse(f"--time {time}; allowed: {', '.join(TIMES)}")
     if len(libraries) not in (0, 2):
         raise misuse("--libcudnn is needed twice, for A and for B")
-    if len(policies) == 1 or (libraries and len(policies) > 2):
+    has_too_many_policies = libraries and len(policies) > 2
+    if len(policies) == 1 or has_too_many_policies:
         raise misuse("--with is needed twice, for A and for B, or more often without --libcudnn")
-    if not libraries and not policies and len(words) != 2:
+    needs_options = libraries or policies
+    if not needs_options and len(words) != 2:
         raise misuse("compare needs two files or caches, or --libcudnn or --with twice")
-    if (libraries or policies) and not words:
+    if needs_options and not words:
         raise misuse("behind -- the options of `cudnnlite bench` are needed: what is compared")
     for library in libraries:
         front = front_of(Path(library))
@@ -356,9 +359,9 @@ def run_of_entries(entries: Sequence[TuningEntry]) -> BenchRun:
 
 def _row_of_entry(entry: TuningEntry, key: str) -> BenchRow:
     row = entry.rows[entry.chosen]
-    policy = wanted(entry)
+    policy = policy_text(entry)
     return BenchRow(
-        what(entry) if policy == "-" else f"{what(entry)} ({policy})",
+        problem_text(entry) if policy == "-" else f"{problem_text(entry)} ({policy})",
         key=key,
         candidate=named(row),
         is_chosen=True,

@@ -34,8 +34,8 @@ class Pair(NamedTuple):
     a, b : str
         The choices.
     problem : str
-        In short.
-    wanted : str
+        The problem in short.
+    policy : str
         What the policy requests beyond the default.
     """
 
@@ -45,7 +45,7 @@ class Pair(NamedTuple):
     a: str
     b: str
     problem: str
-    wanted: str
+    policy: str
 
 
 class Comparison:
@@ -54,8 +54,8 @@ class Comparison:
     Parameters
     ----------
     a, b : sequence of TuningEntry
-        The entries of each side, the oldest first.  Where one has a problem more than once, its
-        newest entry counts.
+        The entries of each side, the oldest first.  If a side has several entries of a problem, the
+        newest counts.
     """
 
     def __init__(self, a: Sequence[TuningEntry], b: Sequence[TuningEntry]) -> None:
@@ -125,10 +125,10 @@ def _cells(pair: Pair) -> list[str]:
         "-" if number is None else f"{number:.4f}" for number in (pair.a_ms, pair.b_ms, pair.ratio)
     ]
     choice_of_b = "same" if pair.a == pair.b else pair.b
-    return [*numbers, pair.a, choice_of_b, pair.problem, pair.wanted]
+    return [*numbers, pair.a, choice_of_b, pair.problem, pair.policy]
 
 
-def what(entry: TuningEntry) -> str:
+def problem_text(entry: TuningEntry) -> str:
     """Return the problem in short; its title then, if this version has no such problem."""
     try:
         return printable(summary(entry.key.problem))
@@ -136,11 +136,11 @@ def what(entry: TuningEntry) -> str:
         return printable(entry.title)
 
 
-def wanted(entry: TuningEntry) -> str:
+def policy_text(entry: TuningEntry) -> str:
     """Return what an entry's policy requests beyond the default, and unusual alignments."""
     policy: Mapping[str, Any] = entry.key.plain["policy"]
     alignments: Mapping[str, int] = entry.key.plain["alignments"]
-    # None is the default of a field that keys name all the same.
+    # Keys also name some fields whose value is the default, None.
     texts = [f"{name}={_text(name, value)}" for name, value in policy.items() if value is not None]
     texts += [f"{operand} aligned to {nbytes}" for operand, nbytes in alignments.items()]
     return printable(", ".join(texts)) or "-"
@@ -166,8 +166,8 @@ def _pair(a: TuningEntry, b: TuningEntry) -> Pair:
         ratio,
         named(a.rows[a.chosen]),
         named(b.rows[b.chosen]),
-        what(a),
-        wanted(a),
+        problem_text(a),
+        policy_text(a),
     )
 
 

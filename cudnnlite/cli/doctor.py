@@ -14,6 +14,7 @@ from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
     from cudnnlite.doctor import Examination
+    from cudnnlite.doctor.finding import Finding
 
 EXIT_CODES = (
     "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, "
@@ -36,7 +37,7 @@ def doctor(
             metavar="PACKAGE",
             help=(
                 "Import a package first, as your program does: torch, cupy, ...  "
-                "Tells what of cuDNN it loads.  Repeatable."
+                "Tells which files of cuDNN it loads.  Repeatable."
             ),
         ),
     ] = None,
@@ -44,7 +45,7 @@ def doctor(
 ) -> None:
     """Look for problems of cuDNN, CUDA and the tuning cache; name a fix for each.
 
-    What has to be tried is tried in a process of its own.  Nothing is changed.
+    Each trial runs in a process of its own.  Nothing is changed.
     """
     from cudnnlite.doctor import Verdict, examine
 
@@ -60,14 +61,25 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _area_of(finding: Finding) -> str:
+    """Return the area of a finding's check: "cuda" of "cuda.driver"."""
+    return finding.check.partition(".")[0]
+
+
+def _plain_text(text: str, **_: object) -> str:
+    """Return a text without a style."""
+    return text
+
+
 def _text(examination: Examination) -> str:
-    """Return the lines, not wrapped, so that paths can be copied; with colours for a terminal."""
-    paint = (lambda text, **_: text) if "NO_COLOR" in os.environ else typer.style
+    """Return the findings as text with colours.
+
+    Lines are not wrapped, so that paths can be copied.
+    """
+    paint = _plain_text if "NO_COLOR" in os.environ else typer.style
     plain = examination.to_plain()
     lines = [f"cudnnlite {plain['cudnnlite']}, Python {plain['python']}"]
-    for area, findings in groupby(
-        examination.findings, key=lambda finding: finding.check.partition(".")[0]
-    ):
+    for area, findings in groupby(examination.findings, key=_area_of):
         lines += ["", paint(_TITLES.get(area, area.capitalize()), bold=True)]
         for finding in findings:
             word = finding.verdict.word

@@ -1,4 +1,4 @@
-"""The options that several commands have: what is asked of cuDNN, and what a choice must satisfy."""
+"""The options of several commands: about problems, and about the limits of a choice."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ CSV = Annotated[
 HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
 
 NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
-# Of the fields of the policy whose flag has another name.
+# The flags of those fields of the policy whose flag has another name.
 _OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
 
 
 def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleNamespace:
     """Return the arguments of a command by the names of its options.
 
-    Those that are repeatable are lists, empty if they are not given.
+    Arguments of repeatable options are lists, empty if the option is not given.
     """
     flags = {name.rstrip("_"): value for name, value in arguments.items()}
     return SimpleNamespace(**flags | {name: flags[name] or [] for name in repeatable})

@@ -20,7 +20,7 @@ from cudnnlite.cli import common, options
 from cudnnlite.cli.bench_problems import problems_of_name
 from cudnnlite.cli.common import failure, misuse, report_errors, report_misuse, say, tell
 from cudnnlite.cli.problems import REPEATABLE, SOURCES, check_flags, lists_of
-from cudnnlite.cli.tunings import joined
+from cudnnlite.cli.tunings import join_lists
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.operations.candidates import subject_of, why_not_asked
@@ -33,7 +33,7 @@ EXIT_CODES = (
     "Ends with 0 if cuDNN serves all, 1 if it does not serve something or after another error, "
     "2 if the command line is wrong, 130 after Ctrl-C."
 )
-_LIMITS = "cuDNN knows the architecture, not the card: nothing ran, and nothing is said of times"
+_LIMITS = "cuDNN knows the architecture, not the card: nothing was run or timed"
 _NEEDED = "nothing to plan: give --input and --filter, --onnx, --problems, --list or --graph"
 _SOURCES = (*(name for name in SOURCES if name != "rnn"), "list", "graph")
 _HEADING = ("problem", "served", "engine", "compiled", "workspace", "finalised", "why not")
@@ -41,7 +41,7 @@ _Paths: TypeAlias = list[Path] | None
 
 
 class _Item(NamedTuple):
-    """What is asked about, and what the table calls it."""
+    """A problem or graph that cuDNN is asked about, with its title in the table."""
 
     title: str
     subject: Subject
@@ -71,7 +71,7 @@ def plan(
     problems: options.Problems = None,
     list_: Annotated[
         list[str] | None,
-        options.model("--list", metavar="|".join(LISTS), help="A list that comes along."),
+        options.model("--list", metavar="|".join(LISTS), help="A built-in list of problems."),
     ] = None,
     graph: Annotated[
         _Paths,
@@ -94,22 +94,26 @@ def plan(
     every: Annotated[
         bool,
         typer.Option(
-            "--every", help="Finalise the plans of all engines, and list them: seconds a problem."
+            "--every",
+            help="Finalise the plans of all engines, and list them.  Takes seconds a problem.",
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="For one problem on one GPU.")
+        float,
+        typer.Option(min=0.001, metavar="SECONDS", help="The limit for one problem on one GPU."),
     ] = 120.0,
     json_: common.JSONOption = False,
 ) -> None:
     """Ask cuDNN which engines it has for problems on GPUs that are not here.
 
-    Neither a GPU nor a driver is needed, but a C compiler, once.  cuDNN knows the architecture, not
-    the card: it says what is served, not how fast.
+    No GPU and no driver are needed.  The first use needs a C compiler.  cuDNN knows the
+    architecture, not the card: it says what is served, not how fast.
     """
+    # `list_` and `input_` become `flags.list` and `flags.input`.
     values = {name.rstrip("_"): value for name, value in locals().items()}
-    repeatable = (*REPEATABLE, "list", "graph", "cudnn")
-    flags = SimpleNamespace(**{**values, **{n: values.get(n) or [] for n in repeatable}})
+    for name in (*REPEATABLE, "list", "graph", "cudnn"):
+        values[name] = values.get(name) or []
+    flags = SimpleNamespace(**values)
     check_flags(flags, _SOURCES, _NEEDED)
     with report_errors():
         devices = _devices(flags.gpu)
@@ -138,7 +142,8 @@ def plan(
 
 def _devices(texts: list[str]) -> list[DeviceProperties]:
     """Return the GPUs that --gpu names; ends the command for a name that is not known."""
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    names = [part for part in parts if part]
     if not names:
         raise misuse("--gpu names no GPU")
     return [gpu_of(name) for name in names]
@@ -152,23 +157,28 @@ def gpu_of(name: str) -> DeviceProperties:
 
 
 def _items(flags: SimpleNamespace) -> list[_Item]:
-    """Return what the flags ask about; what only a GPU can be asked about is told."""
+    """Return what the flags ask about.
+
+    Problems that need a GPU are left out; a message on stderr names each of them.
+    """
     lists = lists_of(flags)
     for batch, problems in lists.items():
         for name in flags.list:
             problems.extend(problems_of_name(name, batch, flags.dtype or "float32", flags.layout))
-    union = joined(lists)
+    union = join_lists(lists)
     for note in union.notes:
         tell(printable(f"note: {note}"))
     for node in union.skipped:
         tell(printable(f"skipped: {node}"))
     items = []
-    for listed in union:
-        title = ": ".join([*listed.names[:1], summary(listed.problem)])
-        if reason := why_not_asked(listed.problem):
+    for entry in union:
+        title = summary(entry.problem)
+        if entry.names:
+            title = f"{entry.names[0]}: {title}"
+        if reason := why_not_asked(entry.problem):
             tell(printable(f"skipped: {title}: only a GPU can be asked about it ({reason})"))
             continue
-        items.append(_Item(printable(title), subject_of(listed.problem)))
+        items.append(_Item(printable(title), subject_of(entry.problem)))
     for path in flags.graph:
         with refused_as(ArgumentError, f"--graph {path}", OSError, UnicodeError, ArgumentError):
             graph = Graph.from_json(path.read_text(encoding="utf-8"))
@@ -195,11 +205,11 @@ def _tables(answers: list[tuple[_Item, Candidates]], *, every: bool) -> Iterator
         for item, answer in answers:
             yield f"{item.title}\n{printable_lines(str(answer))}"
         return
-    by_device: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+    rows_by_title: dict[str, list[tuple[str, ...]]] = {}
     for item, answer in answers:
         title = f"{answer.properties}, cuDNN {answer.cudnn}"
-        by_device.setdefault((title, answer.cudnn), [_HEADING]).append(_cells(item, answer))
-    for (title, _), rows in by_device.items():
+        rows_by_title.setdefault(title, [_HEADING]).append(_cells(item, answer))
+    for title, rows in rows_by_title.items():
         lines = aligned(rows, numeric={"workspace", "finalised"}, empty={""})
         yield "\n".join([title, *lines])
 

@@ -1,4 +1,4 @@
-"""What the flags of `autotune` and `bench` ask for, as a list of problems."""
+"""The problems that the flags of `autotune` and `bench` name, as a list."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ REPEATABLE = (
 # The flags that name problems; `bench` has more of them.
 SOURCES = ("input", "rnn", "onnx", "problems")
 CONVOLUTIONS = ("forward", "backward_data", "backward_filter")
-# What may follow the cell in --rnn.  In words: L is the number of layers to some, and a sequence's
-# length to others.
+# The words that may follow the cell in --rnn.  They are no letters: some read L as the number of
+# layers, others as the length of a sequence.
 _NEEDED = ("steps", "batch", "input", "hidden")
 RNN_WORDS = {
     **dict.fromkeys((*_NEEDED, "layers", "projection"), int),
@@ -243,7 +243,9 @@ def _word(
     name, equals, value = (piece.strip() for piece in part.partition("="))
     kind = kinds.get(name)
     is_flag = kind is bool
-    if kind is None or is_flag == bool(equals) or (kind is str and not value):
+    has_value = bool(equals)
+    is_empty_text = kind is str and not value
+    if kind is None or is_flag == has_value or is_empty_text:
         raise misuse(f"{option} {text}: {part!r} is not understood; the form is {form}")
     if is_flag:
         return name, True
@@ -277,5 +279,8 @@ def number(kind: Any, text: str, where: str, form: str = "") -> Any:
 
 
 def _of_rank(layout: str | None, rank: int) -> str | None:
-    """Return what NCHW or NHWC is called at a rank; other names as they are."""
-    return layout and (layout_of_rank(plain_layout(layout).upper(), rank) or layout.upper())
+    """Return the name of NCHW or NHWC at a rank; other names in capitals."""
+    if not layout:
+        return layout
+    name_at_rank = layout_of_rank(plain_layout(layout).upper(), rank)
+    return name_at_rank or layout.upper()

@@ -60,7 +60,9 @@ def record(
     A file that is there is continued.  Calls that name no algorithm use the choices of installed
     files, if no tuner has one, on the same architecture with the same minor version of cuDNN.
     """
-    if install == (lists is not None) or (install and seconds is not None):
+    has_lists = lists is not None
+    installs_with_seconds = install and seconds is not None
+    if install == has_lists or installs_with_seconds:
         raise misuse("record needs either --list NAMES or --install")
     with report_errors():
         if install:
@@ -77,9 +79,9 @@ def record(
         with Handle(chosen_device(device)) as handle:
             recorded = record_database(handle, problems, file, seconds, tell)
         say(
-            f"{file}: {recorded.new} new choices in {time.perf_counter() - begin:.0f} s, "
-            f"{recorded.known} were there, {recorded.failed} problems without a choice, "
-            f"{recorded.left} left"
+            f"{file}: {recorded.num_new} new choices in {time.perf_counter() - begin:.0f} s, "
+            f"{recorded.num_old} were there, {recorded.num_failed} problems without a choice, "
+            f"{recorded.num_left} left"
         )
 
 

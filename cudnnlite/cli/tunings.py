@@ -52,7 +52,7 @@ def lines_of(
     tuning : ModelTuning
         The results.
     policy : TuningPolicy
-        As the user gave it.
+        The policy of the user.
     saved : Path or None
         The folder that remembers them.
     explain : bool
@@ -86,7 +86,7 @@ def title_of(tuned: TunedProblem) -> str:
 def candidates(tuned: TunedProblem, policy: Policy, *, every: bool = False) -> list[str]:
     """Return the lines of a problem: its candidates, why each was not chosen, and the choice.
 
-    Of the failed ones a few are listed where nothing was chosen, or all with `every`.
+    Failed candidates are listed with `every`, and a few of them if nothing was chosen.
     """
     heading, *cells = tuned.table.cells()
     rows = [(*heading[:-1], "outcome")]
@@ -182,7 +182,7 @@ def why_none(tuned: TunedProblem) -> str:
 
 
 def _arguments(policy: TuningPolicy, saved: Path) -> str:
-    """Return the arguments by which a program finds what was saved; the policy is in the key."""
+    """Return the arguments by which a program finds the saved entry, whose key has the policy."""
     arguments = ["handle"]
     if saved != parse_cache_path(None):
         arguments.append(f"cache={str(saved)!r}")
@@ -194,7 +194,7 @@ def _arguments(policy: TuningPolicy, saved: Path) -> str:
     return ", ".join(arguments)
 
 
-def joined(lists: Mapping[int | None, ProblemList]) -> ProblemList:
+def join_lists(lists: Mapping[int | None, ProblemList]) -> ProblemList:
     """Return all problems of several batch sizes as one list; names say of which size each is."""
     if len(lists) == 1:
         return next(iter(lists.values()))
@@ -291,8 +291,8 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
     lines = []
     for row in rows:
         line = io.StringIO(newline="")
-        # A writer quotes what is in its line terminator, and spreadsheets begin a row at a carriage
-        # return too.
+        # A writer quotes the characters of its terminator.  It has a carriage return, because
+        # spreadsheets begin a row there.
         csv.writer(line, lineterminator="\r\n").writerow(map(_without_formula, row))
         lines.append(line.getvalue().removesuffix("\r\n") + "\n")
     return "".join(lines)

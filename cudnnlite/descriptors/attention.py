@@ -28,11 +28,13 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
     Parameters
     ----------
     spec : AttentionSpec
-        With all its maxima.
+        The spec, with every maximum given (`max_q_length` to `max_beam`).
     dropout, post_dropout : DropoutDescriptor, optional
-        Kept alive here: cuDNN keeps pointers to them.
+        The dropout of the softmax and of the output.  The descriptor keeps both alive, because
+        cuDNN stores pointers to them.
     api : CudnnApi, optional
-        The function table of a handle that it is used with; the process-wide one if not given.
+        The function table of the handle that uses the descriptor; the process-wide table if not
+        given.
 
     Raises
     ------
@@ -49,14 +51,20 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
     True
     """
 
+    # The argument in the header : the field of the spec.
     _arguments = (
         "nHeads:heads",
         "smScaler:scale",
         "dataType:dtype",
         "computePrec:compute_type",
         "mathType:math_type",
-        *(f"{x}Size:{x}_size" for x in "qkv"),
-        *(f"{x}ProjSize:{x}_proj_size" for x in "qkvo"),
+        "qSize:q_size",
+        "kSize:k_size",
+        "vSize:v_size",
+        "qProjSize:q_proj_size",
+        "kProjSize:k_proj_size",
+        "vProjSize:v_proj_size",
+        "oProjSize:o_proj_size",
         "qoMaxSeqLength:max_q_length",
         "kvMaxSeqLength:max_kv_length",
         "maxBatchSize:max_batch",
@@ -92,7 +100,8 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
     def _set(self, spec: AttentionSpec) -> None:
         try:
             super()._set(spec)
-        except CudnnError as error:  # cuDNN has no message for it.
+        except CudnnError as error:
+            # cuDNN has no message for this refusal, so the error names the spec.
             error.involving(spec=spec)
             raise
 
@@ -103,7 +112,7 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
 
 
 class AttentionReading(NamedTuple):
-    """What a `cudnnAttnDescriptor_t` holds."""
+    """The contents of a `cudnnAttnDescriptor_t`."""
 
     spec: AttentionSpec
     one_to_one: bool
@@ -133,12 +142,14 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
     """
 
     def _set(self, spec: SeqDataSpec) -> None:
-        dims = dict(zip(AXES, spec.shape, strict=True))
+        sizes = dict(zip(AXES, spec.shape, strict=True))
+        # cuDNN has the sizes in the order of the axes' numbers.
+        dims = [sizes[axis] for axis in sorted(sizes)]
         self.api.cudnnSetSeqDataDescriptor(
             self.ptr,
             spec.dtype,
             len(dims),
-            c_ints(dims[axis] for axis in sorted(dims)),
+            c_ints(dims),
             c_ints(spec.axes),
             len(spec.lengths),
             c_ints(spec.lengths),
@@ -151,14 +162,16 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
         count = CUDNN_SEQDATA_DIM_COUNT
         dtype = ctypes.c_int()
         rank = ctypes.c_int()
-        number = ctypes.c_size_t()
+        num_lengths = ctypes.c_size_t()
         dims = c_ints([0] * count)
         axes = c_ints([0] * count)
         # The padding fill is not read: cuDNN 9.28 has an internal error for that of bfloat16.
-        api.cudnnGetSeqDataDescriptor(native, dtype, rank, count, dims, axes, number, 0, None, None)
-        lengths = c_ints([0] * number.value)
         api.cudnnGetSeqDataDescriptor(
-            native, dtype, rank, count, dims, axes, number, number.value, lengths, None
+            native, dtype, rank, count, dims, axes, num_lengths, 0, None, None
+        )
+        lengths = c_ints([0] * num_lengths.value)
+        api.cudnnGetSeqDataDescriptor(
+            native, dtype, rank, count, dims, axes, num_lengths, num_lengths.value, lengths, None
         )
         order = [SeqDataAxis(axis) for axis in axes]
         return SeqDataSpec([dims[axis] for axis in AXES], lengths, DataType(dtype.value), order)

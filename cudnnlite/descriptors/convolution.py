@@ -36,7 +36,7 @@ class ConvolutionDescriptor(
         As in `ConvolutionSpec`; `padding` may be a whole spec.  The compute type is float32 if not
         given.
     spatial_rank : int, optional
-        The number of spatial axes, where padding, stride and dilation are plain numbers; 2 if not
+        The number of spatial axes if padding, stride and dilation are plain numbers; 2 if not
         given.  cuDNN has no 1-D convolution; it receives one as a 2-D convolution over images one
         pixel high.
 
@@ -53,13 +53,13 @@ class ConvolutionDescriptor(
     _other_functions = tuple(name for pair in _SEPARATE.values() for name in pair)
     _arguments = (
         "padA:padding",
-        "filterStrideA:stride",
-        "strideA:stride",
+        "filterStrideA:stride",  # in the setter
+        "strideA:stride",  # in the getter
         "dilationA:dilation",
         "mode",
         "computeType:compute_type",
     )
-    _missing = (0, 1, 1)
+    _one_pixel_steps = (0, 1, 1)  # padding, stride and dilation
 
     def __init__(
         self,
@@ -71,23 +71,25 @@ class ConvolutionDescriptor(
         spatial_rank: int | None = None,
         **options: Any,
     ) -> None:
-        if not isinstance(padding, ConvolutionSpec):
-            spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
-        elif (stride, dilation, groups, options) == (1, 1, 1, {}):
+        if isinstance(padding, ConvolutionSpec):
+            has_defaults = (stride, dilation, groups) == (1, 1, 1)
+            if options or not has_defaults:
+                raise ArgumentError(
+                    f"stride, dilation, groups or options are given beside a whole spec, {padding}"
+                )
             spec = padding
         else:
-            raise ArgumentError(
-                f"stride, dilation, groups or options are given beside a whole spec, {padding}"
-            )
+            spec = ConvolutionSpec(padding, stride, dilation, groups, **options)
         if spec.padding == SAME:
             raise ArgumentError(
-                f"padding={spec.padding!r}: a descriptor has numbers, which "
-                "ConvolutionSpec.for_shapes returns for the shapes of an image and a filter"
+                f"padding={spec.padding!r}: a descriptor has numbers; "
+                "ConvolutionSpec.for_shapes computes them from the shapes of an image and a filter"
             )
         if not spec.is_symmetric:
             raise ArgumentError(
                 f"padding={spec.padding} differs at the two ends of an axis; "
-                "cuDNN's descriptor pads both alike, only graphs (interface='graph') do not"
+                "cuDNN's descriptor has one padding for both, "
+                "only graphs (interface='graph') have two"
             )
         if spec.compute_type is None:
             spec = spec.replace(compute_type=DataType.FLOAT)
@@ -111,10 +113,10 @@ class ConvolutionDescriptor(
         C functions: `cudnnGetConvolutionNdDescriptor`, and the getters of single fields.
         """
         separate_fields = {}
-        number = ctypes.c_int()
+        value = ctypes.c_int()
         for field, (_, getter) in _SEPARATE.items():
-            getattr(api, getter)(native, number)
-            separate_fields[field] = number.value
+            getattr(api, getter)(native, value)
+            separate_fields[field] = value.value
         return super().read(api, native).replace(**separate_fields)  # type: ignore[no-any-return]
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
@@ -126,7 +128,8 @@ class ConvolutionDescriptor(
         hint = "; shapes go to ConvolutionSpec.output_shape"
         instance_of(x, TensorDescriptor, "x", hint)
         instance_of(w, FilterDescriptor, "w", hint)
-        rank = len(x.spec.native()[0])
+        native_dims, _ = x.spec.native()
+        rank = len(native_dims)
         dims = c_ints([0] * rank)
         self.api.cudnnGetConvolutionNdForwardOutputDim(self.ptr, x.ptr, w.ptr, rank, dims)
         shape = tuple(dims)

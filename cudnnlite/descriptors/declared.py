@@ -110,8 +110,8 @@ class SpatialDescriptor(DeclaredDescriptor[NativeT]):
     cuDNN needs two spatial axes at least; it receives one axis as images one pixel high.
     """
 
-    # For each of the spec's steps, its value along an axis of one pixel.
-    _missing: tuple[int, ...]
+    # For each of the spec's steps, its value along the axis of one pixel that a 1-D spec lacks.
+    _one_pixel_steps: tuple[int, ...]
     _parameters = """\
 spatial_rank : int, optional
     The number of spatial axes, where the spec has plain numbers; 2 if not given.
@@ -124,7 +124,8 @@ spatial_rank : int, optional
         self._steps = spec.steps(spatial_rank)
         if spatial_rank == 1:
             self._steps = tuple(
-                (missing, *steps) for missing, steps in zip(self._missing, self._steps, strict=True)
+                (one_pixel_step, *steps)
+                for one_pixel_step, steps in zip(self._one_pixel_steps, self._steps, strict=True)
             )
         super().__init__(spec)
 

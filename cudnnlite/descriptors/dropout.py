@@ -15,21 +15,22 @@ from cudnnlite.specs.layers import DropoutSpec
 class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=DropoutSpec):
     """A `cudnnDropoutDescriptor_t`: a probability, and the random numbers' states on a device.
 
-    Unlike the other descriptors it belongs to a handle.  The states are advanced by each training
-    call that uses it.
+    Unlike the other descriptors it belongs to a handle.  Each training call that uses it advances
+    the states.
 
     Parameters
     ----------
     handle : Handle
-        Whose device the states are on.
+        The handle whose device holds the states.
     probability : float
-        Of an output being set to zero.
+        The probability that an output is set to zero.
     states : device array
-        What `cudnnSetDropoutDescriptor` filled before; kept alive here.
+        The random numbers' states, which an earlier `cudnnSetDropoutDescriptor` wrote.  The
+        descriptor keeps the array alive.
     seed : int
-        What they were filled from.
+        The seed that the states were made from.
     initialize : bool
-        Fill the states from the seed now.
+        Whether the states are made from the seed now.
 
     Examples
     --------
@@ -41,7 +42,7 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     """
 
     _other_functions = ("cudnnRestoreDropoutDescriptor",)
-    by_handle = True
+    needs_handle = True
     _spec_type = tuple  # probability and seed
 
     @classmethod

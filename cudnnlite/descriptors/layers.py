@@ -1,4 +1,4 @@
-"""The descriptors of layers that say what is done, one for each spec."""
+"""The descriptors of layers, one for each spec."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=P
     (3, 2)
     """
 
-    _missing = (1, 0, 1)
+    _one_pixel_steps = (1, 0, 1)  # window, padding and stride
     _setter, _getter = "cudnnSetPoolingNdDescriptor", "cudnnGetPoolingNdDescriptor"
     _arguments = (
         "mode",
@@ -181,7 +181,7 @@ class SpatialTransformerDescriptor(
     """
 
     _setter = "cudnnSetSpatialTransformerNdDescriptor"
-    by_handle = True
+    needs_handle = True
 
     def _set(self, spec: Any) -> None:
         set_ = self.api.cudnnSetSpatialTransformerNdDescriptor
@@ -208,7 +208,7 @@ class TensorTransformDescriptor(
     True
     """
 
-    by_handle = True
+    needs_handle = True
 
     def _set(self, spec: Any) -> None:
         rank = len(spec.padding)

@@ -28,7 +28,7 @@ _PARAMETERS = """
 Parameters
 ----------
 spec : {spec}
-    What it describes.
+    The spec that the descriptor describes.
 {others}
 """
 _AFTER = """
@@ -112,7 +112,7 @@ class NativeObject(Closable, Generic[NativeT]):
     Parameters
     ----------
     describes : type, optional
-        Of a subclass: the spec class whose descriptor it is, for operations that have such a spec.
+        The spec class that the subclass describes, for operations that have such a spec.
     """
 
     _type: ClassVar[type[Any]]
@@ -125,11 +125,11 @@ class NativeObject(Closable, Generic[NativeT]):
     # The constructor's parameters after the spec, for the docstring.
     _parameters: ClassVar[str] = """\
 api : CudnnApi, optional
-    The function table of the handle that it is used with; the process's own if not given.
+    The function table of the handle that uses the descriptor; the process-wide table if not given.
 """
     _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
-    # Whether a handle's function table makes it, because libcudnn alone cannot make or read it.
-    by_handle: ClassVar[bool] = False
+    # Whether it is made with a handle's function table: libcudnn alone cannot make it, or read it.
+    needs_handle: ClassVar[bool] = False
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         super().__init_subclass__()
@@ -162,7 +162,7 @@ api : CudnnApi, optional
     @classmethod
     def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
         """Return a descriptor of a spec, for tensors with `spatial_rank` axes, on a handle."""
-        return cls(spec, api=handle.api) if cls.by_handle else cls(spec)
+        return cls(spec, api=handle.api) if cls.needs_handle else cls(spec)
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> Any:
@@ -201,7 +201,7 @@ api : CudnnApi, optional
 
     @property
     def spec(self) -> Any:
-        """What this object describes."""
+        """The spec that this object describes."""
         return self._spec
 
     @property

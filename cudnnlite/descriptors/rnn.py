@@ -129,7 +129,7 @@ class RNNDescriptor(DeclaredDescriptor[cudnnRNNDescriptor_t], describes=RNNSpec)
 
 
 class RNNReading(NamedTuple):
-    """What a `cudnnRNNDescriptor_t` holds."""
+    """The contents of a `cudnnRNNDescriptor_t`."""
 
     spec: RNNSpec
     algorithm: RNNAlgo

@@ -1,1 +1,1 @@
-"""Devices: CUDA or emulated, and what is in their memory: arrays, workspace, handles."""
+"""Devices, CUDA or emulated, with their handles, arrays and workspaces."""

@@ -493,7 +493,7 @@ class CudaDevice(NonCopyable):
         return address
 
     def stream_at(self, address: int, stream: Any) -> Any:
-        """Return the stream at another library's address: `stream` itself where it is that."""
+        """Return the stream at another library's address; `stream` itself if it has the address."""
         if _plain_address(address) == self.address_of(stream):
             return stream
         # Another thread may clear the dictionary at any time.

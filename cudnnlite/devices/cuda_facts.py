@@ -70,7 +70,7 @@ def format_cuda_version(version: int) -> str:
 
 
 class CudaState(NamedTuple):
-    """What a process can learn of CUDA without using a device."""
+    """The facts about CUDA that a process can learn without using a device."""
 
     # The version of cuda-bindings; empty if it cannot be imported.
     bindings: str

@@ -20,7 +20,7 @@ from cudnnlite.sizes import format_size
 
 
 class DeviceFacts(NamedTuple):
-    """What a device is, to tell it from others."""
+    """The facts that distinguish a device from others."""
 
     name: str  # 'NVIDIA H200'
     compute_capability: str  # '9.0'
@@ -58,7 +58,7 @@ class PowerMeter(Protocol):
 
 
 class Recorder(Protocol):
-    """Records what is enqueued on a stream in a `with` block; CaptureError at its end on failure.
+    """Records the calls on a stream in a `with` block; CaptureError at its end on failure.
 
     `stream` is the stream that is recorded.  `graph` is the graph after a block without an error:
     `launch(stream)` enqueues it, `close()` frees it.
@@ -91,7 +91,7 @@ class StandIns(dict[tuple[int, int], Any]):
 
 
 class Device(Protocol):
-    """What the layers above need of a device."""
+    """The interface of a device to the layers above."""
 
     @property
     def kind(self) -> str:
@@ -103,7 +103,7 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is: 'NVIDIA H200'."""
+        """The name of the card: 'NVIDIA H200'."""
 
     @property
     def api(self) -> CudnnApi:
@@ -134,7 +134,7 @@ class Device(Protocol):
 
     @property
     def emulated_functions(self) -> frozenset[object]:
-        """What the emulated device computed in the work that was timed last.
+        """The functions that the emulated device ran in the work that was timed last.
 
         Candidates with the same functions run the same NumPy code, so that noise alone would rank
         them.  Empty on a GPU, where nothing tells which kernels ran.
@@ -256,7 +256,7 @@ class Device(Protocol):
         ...
 
     def stream_at(self, address: int, stream: Any) -> Any:
-        """Return the stream at another library's address: `stream` itself where it is that."""
+        """Return the stream at another library's address; `stream` itself if it has the address."""
         ...
 
     def export_dlpack(

@@ -55,12 +55,12 @@ class _Library(NamedTuple):
 
 
 _libraries: dict[type, _Library | None] = {}
-# Of arrays that may be read as they are.
+# The specs of arrays that need no conversion.
 _specs: dict[Description, TensorSpec] = {}
 
 
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
-    """Return arrays of which some are another library's as DeviceArrays; None if that needs views.
+    """Return arrays, some of another library, as DeviceArrays; None if an array needs a view.
 
     See `foreign_traits`.
     """

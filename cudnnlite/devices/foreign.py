@@ -70,9 +70,9 @@ class SupportsCudaArrayInterface(Protocol):
 
 # An array on a device, whichever library made it.
 AnyArray: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
-# What a plan can be made for.
+# An operand of a plan: an array, or only its spec.
 Operand: TypeAlias = AnyArray | TensorSpec | FilterSpec
-# What gives the shape of a result.
+# An argument that determines the shape of a result.
 Like: TypeAlias = Operand | Iterable[int] | None
 
 _LAST_ADDRESS = 2**64 - 1
@@ -146,7 +146,7 @@ def check_viewable(
 ) -> None:
     """Raise ArrayTypeError for an object that cannot be viewed as an array on a device.
 
-    That is a host array by its type, no array at all, or a tensor that requires gradients.
+    Such objects are host arrays, tensors that require gradients, and everything that is no array.
     `spec_kinds` are the classes of specs that the argument may be too; the messages name them.
     """
     if isinstance(array, HOST_TYPES):

@@ -59,7 +59,7 @@ class Chooser(Protocol):
         """Let the calls of the heuristic's plan try candidates, if there are any."""
 
     def race_of_rnn(self, problem: Problem, limit: int | None) -> Any:
-        """Return a recurrent network's race and what is called at its end; None without a race."""
+        """Return a recurrent network's race and the function for its end; None without a race."""
 
 
 class Handle(NativeObject[cudnnHandle_t]):
@@ -124,13 +124,12 @@ class Handle(NativeObject[cudnnHandle_t]):
             self.timing = ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
-        self.chooser: Chooser | None = (
-            None  # who chooses algorithms where the caller does not; see `autotuned`
-        )
-        # Where compiled plans are kept; see `autotuned`.
+        # Chooses algorithms if the caller does not; see `autotuned`.
+        self.chooser: Chooser | None = None
+        # The store of compiled plans; see `autotuned`.
         self.plan_store: PlanStore | None = None
         self.kernel_caches = KernelCaches()  # of graphs with dynamic shapes
-        self.graph: Any = None  # what is being recorded, and keeps what it will need; see `capture`
+        self.graph: Any = None  # being recorded, with the objects that it needs; see `capture`
         self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
@@ -148,7 +147,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         ThreadError
             On another thread than the one that made it.
         CaptureError
-            A CUDA graph is recorded on its stream, and what it is asked for would not be in it.
+            A CUDA graph is recorded on its stream, and cannot contain the operation.
         """
         if self._native is None:
             raise ClosedError("this Handle was closed")
@@ -208,7 +207,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         self._stream = new
 
     def synchronize(self) -> None:
-        """Wait for everything on the stream; only copies, searches and `close` do so themselves."""
+        """Wait for all work on the stream.  Only copies, searches and `close` wait themselves."""
         self.use()
         refuse_in_capture(
             self.device, self._stream, "nothing can be waited for", "synchronize after a launch"

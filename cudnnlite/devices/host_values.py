@@ -77,7 +77,7 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
 
 
 def _loss(values: Any, source: Array, converted: Array) -> str:
-    """Return what was lost in a conversion, besides the rounding of floats; empty if nothing was."""
+    """Return the loss of a conversion, besides the rounding of floats; empty if there is none."""
     if isinstance(values, masked_types()) and np.ma.is_masked(values):
         return "masked values"
     if source.dtype.kind == "c":

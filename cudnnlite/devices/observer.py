@@ -1,8 +1,8 @@
 """`Observer`: receives what happens on devices while it happens, as a trace does.
 
-Devices, the function table, captured graphs and plans that replay call the one `current` observer.
-While nobody observes, that is an `Observer` itself, whose methods do nothing, so that no caller has
-to check for an observer.
+There is one observer at a time, `current`.  Devices, the function table, captured graphs and plans
+that replay call its methods.  If nobody observes, `current` is a plain `Observer`, whose methods do
+nothing, so that callers need not check whether there is an observer.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Observer:
     """Receives what happens on devices; a subclass overrides the methods that it needs.
 
-    A method whose name is a participle (`copying_in`) returns a context manager, which is entered
-    before the work that it is about and left after it.  The other methods are called once.
+    A method whose name is a participle (`copying_in`) returns a context manager: the caller enters
+    it before the work and leaves it after the work.  The other methods are called once.
 
     Attributes
     ----------
@@ -36,18 +36,18 @@ class Observer:
     needs_each_call: ClassVar[bool] = False
 
     def call(self, function: Call, record: Function, *arguments: Any) -> Any:
-        """Make a C call with converted arguments, and return what it returns.
+        """Make a C call with converted arguments, and return its result.
 
-        Libcudnn's functions that the emulated device calls for its own come here too, within the
-        call that they serve.
+        On the emulated device an emulated function may call functions of libcudnn.  These calls
+        come here too, within the call of the emulated function.
         """
         return function(*arguments)
 
     def memory_allocated(self, device: Device, buffer: Any, nbytes: int) -> None:
-        """Take note of `nbytes` from `buffer.handle` on, which live as long as `buffer`."""
+        """Take note of a new allocation: `nbytes` at `buffer.handle`, freed with `buffer`."""
 
     def memory_adopted(self, device: Device, array: ForeignArray) -> None:
-        """Take note of another library's array, which is used from now on."""
+        """Take note of another library's array that is used from now on."""
 
     def memory_exported(self, device: Device, array: ForeignArray) -> None:
         """Take note of an array that another library may write to from now on."""
@@ -68,7 +68,10 @@ class Observer:
         *,
         out: bool,
     ) -> AbstractContextManager[None]:
-        """Surround a copy from the host, ``(rows, bytes)``, to rows on the device; `out`: back."""
+        """Surround a copy of rows from `host`, ``(rows, bytes)``, to the device.
+
+        With `out`, the copy goes from the device to `host`.
+        """
         return _NOTHING
 
     def copying_within(
@@ -87,18 +90,18 @@ class Observer:
         pattern: bytes,
         stream: Any,
     ) -> AbstractContextManager[None]:
-        """Surround the setting of rows on the device to a repeated pattern."""
+        """Surround the filling of rows on the device with a repeated pattern."""
         return _NOTHING
 
     def capturing(self, device: Device, recorder: Recorder) -> AbstractContextManager[None]:
-        """Surround what is recorded on `recorder.stream`, and does not run meanwhile."""
+        """Surround calls that are recorded on `recorder.stream`, and are not run meanwhile."""
         return _NOTHING
 
     def graph_captured(self, device: Device, recorder: Recorder) -> None:
         """Take note that `recorder.graph` can be launched now."""
 
     def capturing_for_timing(self, device: Device) -> AbstractContextManager[None]:
-        """Surround what a search records in a graph of its own, to time it."""
+        """Surround calls that a search records as a graph of its own, to time them."""
         return _NOTHING
 
     def launching(self, device: Device, graph: Any, stream: Any) -> AbstractContextManager[None]:

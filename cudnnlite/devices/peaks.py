@@ -156,7 +156,7 @@ CARDS: Mapping[str, Peaks] = MappingProxyType(
 
 def parse_card(name: str, argument: str = "card") -> Peaks:
     """Return the stated peaks of a card; ArgumentError if it is not in the table."""
-    for known, peaks in CARDS.items():
-        if name.lower() in (known.lower(), peaks.card.lower()):
+    for known_name, peaks in CARDS.items():
+        if name.lower() in (known_name.lower(), peaks.card.lower()):
             return peaks
     raise ArgumentError(f"{argument}={name!r}; allowed: {', '.join(CARDS)}")

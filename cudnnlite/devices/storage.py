@@ -1,7 +1,7 @@
 """The memory of a tensor as an array of logical shape (N, C, *spatial), and back.
 
-What a device array's copies and the emulated device's operands have in common: gaps between
-strides, and the vector types, whose elements hold 4 or 32 channels each.
+Copies of device arrays and operands of the emulated device need it alike: strides may leave gaps,
+and elements of vector types hold 4 or 32 channels each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 def bytes_spec(nbytes: int) -> TensorSpec:
     """Return the spec of a buffer of at least `nbytes`, and of at least one byte.
 
-    It has rank 2 if one axis is too short.
+    The spec has rank 2 if one axis cannot have that many bytes.
     """
     rows = -(-nbytes // MAX_INT)
     if rows <= 1:

@@ -22,7 +22,7 @@ class Workspace(NonCopyable):
     Parameters
     ----------
     device : Device
-        Where the memory comes from.
+        The device that the memory comes from.
     workspace_limit : int or str, optional
         The largest buffer, also settable as `limit`: bytes, "64 MiB", or "10%" of the device's
         memory.  None: no limit.
@@ -102,7 +102,7 @@ class Workspace(NonCopyable):
         WorkspaceLimitError
             More than the limit, or leased to somebody.
         DeviceMemoryError
-            The device has not got it; what was held before is kept.
+            The device has too little memory; the old workspace is kept.
         """
         if stream is self._recent_stream and nbytes <= self._recent_size:
             return self._recent_address

@@ -13,7 +13,7 @@ from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.texts import counted
 
-# What to do, by CUDA's error code.
+# The advice for each error code of CUDA.
 _FIXES = {
     "CUDA_ERROR_STUB_LIBRARY": (
         "take the folder 'stubs' out of LD_LIBRARY_PATH: it holds libcuda for linking only"
@@ -84,7 +84,8 @@ def judge_cuda(environment: Mapping[str, str], probe: Probe) -> Iterator[Finding
     else:
         mask = environment.get("CUDA_VISIBLE_DEVICES")
         yield from _judge_state(state, probe.step("library"), request, mask)
-    if is_valid and ("trial" in probe.steps or probe.during == "trial"):
+    was_tried = "trial" in probe.steps or probe.during == "trial"
+    if is_valid and was_tried:
         yield _judge_trial(probe.step("trial"))
 
 

@@ -95,7 +95,7 @@ def names_device(environment: Mapping[str, str]) -> bool:
 
 
 class _ValueRule(NamedTuple):
-    """What a value of a variable means.
+    """The effect of some values of an environment variable.
 
     Attributes
     ----------
@@ -104,11 +104,11 @@ class _ValueRule(NamedTuple):
     pattern : str
         The regular expression that the whole value matches.
     verdict : Verdict
-        How serious that is.
+        The severity of such a value.
     effect : str
-        What such a value does.
+        The effect of such a value.
     fix : str
-        What to do about it.
+        The advice to the user.
     """
 
     variable: str

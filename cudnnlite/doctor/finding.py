@@ -35,15 +35,15 @@ class Finding:
     check : str
         A stable name of the check, such as 'library.loaded'; the part before the dot is the area.
     verdict : Verdict
-        How serious it is.
+        The severity of the finding.
     text : str
-        What was found.
+        The finding in words.
     fix : str
         What to do about it, in one line. Every WARNING and BROKEN finding has a fix.
     lines : tuple of str
         Details that need a line each, such as paths.
     facts : mapping
-        The same for programs, as values that JSON can hold.
+        The finding for programs, as values that JSON can hold.
     """
 
     check: str

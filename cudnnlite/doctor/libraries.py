@@ -23,8 +23,7 @@ from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, split_path, ver
 from cudnnlite.doctor.finding import BROKEN, WARNING, Verdict
 from cudnnlite.doctor.probe import Probe
 
-# What programs ask the loader for: libcudnn.so.9, or libcudnn-74a4c495.so.9.1.0 of a repaired
-# wheel.
+# The file that programs load: libcudnn.so.9, or libcudnn-74a4c495.so.9.1.0 in a repaired wheel.
 _FRONT = re.compile(r"libcudnn\.so\.[0-9]+|libcudnn-[0-9a-f]+\.so(\.[0-9]+)*")
 _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
@@ -38,15 +37,15 @@ class Dependency(NamedTuple):
     Attributes
     ----------
     title : str
-        Its name in messages.
+        The name of the library in messages.
     stem : str
-        Its file's name before ".so".
+        The file's name before ".so".
     package : str
         The wheel for CUDA 13; that for CUDA 12 has "-cu12" behind it.
     verdict : Verdict
-        How serious it is on a GPU that the library is missing.
+        The verdict if the library is missing on a machine with a GPU.
     use : str
-        What cuDNN needs it for.
+        The purpose for which cuDNN needs the library.
     """
 
     title: str
@@ -111,7 +110,7 @@ class Copy(NamedTuple):
 
 
 class LibraryFacts(NamedTuple):
-    """What is known of libcudnn.
+    """The known facts about libcudnn.
 
     Attributes
     ----------
@@ -212,7 +211,7 @@ def _find_dependencies(
     cuda_major = loaded.get("cudart", 0) // 1000
     if not cuda_major:
         return ()
-    # The loader searches these; and a libcudnn names the folders of what was installed with it.
+    # The loader searches these folders, and those that a libcudnn names for the parts beside it.
     folder = os.path.dirname(os.path.realpath(loaded.get("path", "")))
     visible = {how for how, place in places if os.path.realpath(place) == folder}
     visible |= {"LD_LIBRARY_PATH", LOADER_CACHE}
@@ -225,7 +224,7 @@ def all_places(environment: Mapping[str, str], root: str = "/") -> list[tuple[st
     override = environment.get(LIBRARY_VARIABLE, "")
     if not os.path.isdir(override):
         override = os.path.dirname(override)
-    # Those of NVIDIA's wheels, of PyTorch's older ones, and of repaired wheels.
+    # The folders of NVIDIA's wheels, of PyTorch's older wheels, and of repaired wheels.
     wheel_folders = ("nvidia/*/lib", "torch/lib", "*.libs")
     toolkit_folders = [f"cud*/{folder}" for folder in LIB_FOLDERS]
     searches: list[tuple[str, Iterable[str], Iterable[str]]] = [

@@ -21,7 +21,7 @@ from cudnnlite.doctor.libraries import (
     version_suffix,
 )
 
-# What the loader says if a library that is not cuDNN's is missing.
+# The loader's message if a library that is not cuDNN's is missing.
 _MISSING = re.compile(r"(?<!\S)\(?(?!libcudnn)(lib\S+\.so\S*): cannot open shared object file")
 _SET = f"set {LIBRARY_VARIABLE}"
 _INSTALL = "pip install 'cudnnlite[cu12]' (for CUDA 13: 'cudnnlite[cu13]')"
@@ -36,7 +36,7 @@ class _Conflict(NamedTuple):
     how : str
         The key of `Copy.origins`; empty for any.
     effect : str
-        What programs do with that copy.
+        What a program does that finds this copy.
     fix : str
         What to do, with fields for the copy's `folder` and the searched `place`.
     """
@@ -73,7 +73,7 @@ _CONFLICTS = (
 
 
 def judge(facts: LibraryFacts) -> Iterator[Finding]:
-    """Report what is right and wrong with libcudnn."""
+    """Report the findings about libcudnn."""
     for package, step in facts.imports.items():
         yield _judge_import(package, step)
     if facts.loaded.get("error"):

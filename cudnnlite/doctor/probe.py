@@ -47,7 +47,7 @@ class Probe(NamedTuple):
     def step(self, name: str) -> dict[str, Any]:
         """Return the result of a step.
 
-        Of a step that was not completed it has an 'error', and whether the process 'crashed' in it.
+        An incomplete step has an 'error', and says whether the process 'crashed' in it.
         """
         if name in self.steps:
             return self.steps[name]

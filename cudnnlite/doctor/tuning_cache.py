@@ -115,7 +115,8 @@ def _judge_origins(entries: Sequence[TuningEntry], probe: Probe) -> Iterator[Fin
     gpus = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}
     origins = list(dict.fromkeys(entry.key.device for entry in entries))
     for origin in origins:
-        if origin.cudnn == cudnn and (not gpus or (origin.gpu, origin.driver) in gpus):
+        is_of_gpu = not gpus or (origin.gpu, origin.driver) in gpus
+        if origin.cudnn == cudnn and is_of_gpu:
             return
     descriptions = [
         f"{origin.gpu} with driver {origin.driver}, cuDNN {format_version(origin.cudnn)}"

@@ -21,11 +21,11 @@ from cudnnlite._raw.record import Function
 from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.emulated.memory import EmulatedMemory, IllegalAddressError
-from cudnnlite.emulated.registry import RefusalError, bad, null, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad_parameter, null_pointer, unsupported
 from cudnnlite.enums import Status
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 
-Tape = list[tuple[str, Callable[[], object]]]  # what was recorded: C functions, and their work
+Tape = list[tuple[str, Callable[[], object]]]  # the recorded C functions with their work
 
 _MAY_BE_NULL = frozenset(  # typed pointers that are not results
     {"devSeqLengths", "reserveSpaceSizeInBytes", "padBeforeA", "padAfterA", "foldA"}
@@ -42,14 +42,14 @@ class EmulatedApi(CudnnApi):
         super().__init__(library, memory=lambda: (memory.left, memory.capacity))
         self.memory = memory
         self.real = CudnnApi(library)
-        # By the addresses of live handles, their states; of live backend descriptors, what they
-        # hold; of other live descriptors, what libcudnn does not keep of them.
+        # The states of live handles, the contents of live backend descriptors, and what libcudnn
+        # does not store of other live descriptors, each by its address.
         self.handles: dict[int, Any] = {}
         self.backend: dict[int, Any] = {}
-        self.remembered: dict[int, Any] = {}
-        # By the addresses of streams that are being recorded, the work so far.
+        self.descriptor_states: dict[int, Any] = {}
+        # The work recorded so far, by the address of the stream.
         self.tapes: dict[int, Tape] = {}
-        self.ran: set[object] = set()  # the kernels that did something since this was emptied
+        self.kernels_run: set[object] = set()  # those that did something since this set was emptied
         # ctypes needs these alive as long as they may be called.
         self._callbacks: dict[str, Any] = {}
 
@@ -63,7 +63,7 @@ class EmulatedApi(CudnnApi):
         return lambda *arguments: self.run(record.name, marshal(*arguments))
 
     def run(self, name: str, work: Callable[[], object]) -> None:
-        """Do a function's work; what it raises becomes that function's status and error."""
+        """Do a function's work; its exception becomes the function's status and error."""
         try:
             work()
             return
@@ -103,10 +103,12 @@ class EmulatedApi(CudnnApi):
         for name in handles:
             address = by_name[name].value
             if address not in self.handles:
-                raise bad(f"{address or 0:#x} is not a live handle of the emulated device")
+                raise bad_parameter(
+                    f"{address or 0:#x} is not a live handle of the emulated device"
+                )
         for name in required_pointers:
             if not by_name[name]:
-                raise null(name)
+                raise null_pointer(name)
         work = implementation(SimpleNamespace(api=self, arguments=arguments, **by_name))
         if work is not None:
             self.enqueue(self.handles[by_name["handle"].value].stream, record.name, work)

@@ -22,7 +22,7 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
-from cudnnlite.emulated.registry import Work, bad, check_size, emulates, unsupported
+from cudnnlite.emulated.registry import Work, bad_parameter, check_size, emulates, unsupported
 from cudnnlite.emulated.spaces import Reserve, ReserveLayout, Spaces, align, checksum
 from cudnnlite.emulated.support import multiplies_in_tf32
 from cudnnlite.specs.attention import AttentionSpec
@@ -30,15 +30,15 @@ from cudnnlite.specs.attention import AttentionSpec
 Array = NDArray[Any]
 _ARGUMENTS = {"q": "queries", "k": "keys", "v": "values"}
 _WEIGHT_NAMES = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # by MultiHeadAttnWeightKind
-# The order in memory of the axes of matrices, (head, row, column), that are not packed in C order.
-# A GPU has that of wk for queries and values too, and (head, column, row) for wo.
+# The axes (head, row, column) of a matrix in their order in memory.  Other matrices are packed in C
+# order.  On a GPU wq and wv have the order of wk, and wo is packed as (head, column, row).
 MEMORY_ORDERS = {"wk": (2, 0, 1), "wo": (1, 0, 2)}
 
 
 def weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
-    """Return the offsets of the weights, and the bytes of all.
+    """Return the offsets of the weights by name, and the size of all weights in bytes.
 
-    They have the opposite of cuDNN's order, with gaps between them.
+    The weights have the opposite of cuDNN's order, with gaps between them.
     """
     offsets: dict[str, int] = {}
     offset = 0
@@ -83,7 +83,7 @@ def weight(c_call: SimpleNamespace) -> None:
     """
     if c_call.wKind not in list(MultiHeadAttnWeightKind):
         allowed = ", ".join(MultiHeadAttnWeightKind.__members__)
-        raise bad(f"wKind={c_call.wKind}; allowed: {allowed}")
+        raise bad_parameter(f"wKind={c_call.wKind}; allowed: {allowed}")
     spec = read_attention(c_call.api.real, c_call.attnDesc).spec
     offsets, needed = weight_offsets(spec)
     check_size("weights", c_call.weightSizeInBytes, needed)
@@ -127,6 +127,14 @@ class _ForwardPass(NamedTuple):
     heads: Array  # the output of each head
 
 
+class _Operands(NamedTuple):
+    """The operands of a call, by name, and a checksum of all of them."""
+
+    values: dict[str, Array]  # q, k and v
+    weights: dict[str, Array]
+    checksum: int
+
+
 class _Call(Spaces):
     """The arguments of a call, read back and checked.  Nothing is written before all is read.
 
@@ -135,8 +143,10 @@ class _Call(Spaces):
 
     def __init__(self, c_call: SimpleNamespace, *descriptor_names: str) -> None:
         super().__init__(c_call)
-        self.spec, one_to_one, *dropouts = read_attention(self.api.real, c_call.attnDesc)
-        self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropouts]
+        reading = read_attention(self.api.real, c_call.attnDesc)
+        self.spec = reading.spec
+        dropout_pointers = (reading.dropout, reading.post_dropout)
+        self.dropouts = [find_dropout(self.api, pointer.value) for pointer in dropout_pointers]
         self.dtype = wide_dtype(self.spec.dtype)
         self.data = {
             name: SeqDataDescriptor.read(self.api.real, getattr(c_call, argument))
@@ -147,8 +157,10 @@ class _Call(Spaces):
         self._check_data()
         max_sizes = _max_sizes(self.spec)
         if any(size > most for size, most in zip(self.sizes, max_sizes, strict=True)):
-            raise bad(f"batch, beam and lengths of {self.sizes}; attnDesc has room for {max_sizes}")
-        if one_to_one and beam > 1:
+            raise bad_parameter(
+                f"batch, beam and lengths of {self.sizes}; attnDesc has room for {max_sizes}"
+            )
+        if reading.one_to_one and beam > 1:
             raise unsupported("QUERYMAP_ONE_TO_ONE with several beams")
         self.live_steps: Array
         self.visible_keys: Array
@@ -166,7 +178,7 @@ class _Call(Spaces):
         for name, data in self.data.items():
             has_axes_of_queries = data.axes == self.data["q"].axes
             if data.shape != shapes[name] or data.dtype != spec.dtype or not has_axes_of_queries:
-                raise bad(
+                raise bad_parameter(
                     f"{name} is {data}; needed: {shapes[name]} in {spec.dtype.name}, as the others"
                 )
 
@@ -185,7 +197,7 @@ class _Call(Spaces):
     def _lengths(self, pointer: Any, count: int, max_length: int) -> Array:
         lengths: Array = self.api.memory.ints(pointer, count)
         if lengths.min() < 0 or lengths.max() > max_length:
-            raise bad(f"lengths of {lengths.tolist()}; allowed: 0 to {max_length}")
+            raise bad_parameter(f"lengths of {lengths.tolist()}; allowed: 0 to {max_length}")
         return lengths
 
     def view(self, name: str, argument: str) -> Array:
@@ -194,15 +206,15 @@ class _Call(Spaces):
         return memory_view(self.memory(argument, spec.nbytes), spec)
 
     def read(self, name: str, argument: str) -> Array:
-        """Return a copy of such an operand in the type that is computed in."""
+        """Return a copy of an operand that has the layout of q, k, v or y, in the compute type."""
         return self.view(name, argument).astype(self.dtype)
 
-    def operands(self) -> tuple[dict[str, Array], dict[str, Array], int]:
-        """Return copies of q, k and v, and of the weights, and a checksum of all."""
+    def operands(self) -> _Operands:
+        """Return copies of the operands in the compute type."""
         values = {name: self.read(name, argument) for name, argument in _ARGUMENTS.items()}
         stored = self.weights("weights")
         weights = {name: part.astype(self.dtype) for name, part in stored.items()}
-        return values, weights, checksum(*values.values(), *stored.values())
+        return _Operands(values, weights, checksum(*values.values(), *stored.values()))
 
     def weights(self, argument: str) -> dict[str, Array]:
         """Return views of weights by name."""
@@ -279,7 +291,7 @@ class _Call(Spaces):
         """Return the gradients of the operands, and of the weights."""
         forward_pass = self.forward(values, weights, None)
         projections, softmax = forward_pass.projections, forward_pass.softmax
-        # An H200 does so in some cases, and in others leaves out what is beyond a query's end.
+        # The sum includes the steps beyond a query's end; on an H200 it does so in some cases only.
         weight_gradients = {"bo": dy.sum((0, 1, 2))}
         dy = np.where(self.live_steps[..., None], dy, 0)
         if "wo" in weights:
@@ -306,7 +318,10 @@ class _Call(Spaces):
         return gradients, weight_gradients
 
     def restore(self, stage: str, operands_checksum: int) -> Reserve:
-        """Return the reserve space at a stage of the same problem and operands, and read it."""
+        """Restore the steps from the reserve space, and return the space.
+
+        Refuse a space that is not at `stage`, or that belongs to another problem or other operands.
+        """
         reserve = self.reserve()
         reserve.expect(stage, weightSpace=operands_checksum)
         if any(dropout is not None and dropout.probability for dropout in self.dropouts):
@@ -315,7 +330,7 @@ class _Call(Spaces):
         if stage == Reserve.FORWARD:
             is_same = np.array_equal(self.live_steps, live_steps)
             if not is_same or not np.array_equal(self.visible_keys, visible_keys):
-                raise bad("lengths or window are not what they were in the forward pass")
+                raise bad_parameter("lengths or window are not what they were in the forward pass")
         self.live_steps, self.visible_keys = live_steps, visible_keys
         return reserve
 
@@ -348,14 +363,19 @@ def forward(c_call: SimpleNamespace) -> Work:
     is_training = bool(c_call.reserveSpace)
     spec = call.spec
     if c_call.residuals and spec.output_size != spec.q_size:
-        raise bad(f"residuals with outputs of {spec.output_size} for queries of {spec.q_size}")
-    if step >= call.sizes[2] or (step >= 0 and is_training):
+        raise bad_parameter(
+            f"residuals with outputs of {spec.output_size} for queries of {spec.q_size}"
+        )
+    _, _, steps, _ = call.sizes
+    # A negative `currIdx` stands for all steps, which training needs.
+    is_step_of_training = is_training and step >= 0
+    if step >= steps or is_step_of_training:
         mode = "training" if is_training else "inference"
-        raise bad(f"currIdx={step} of {call.sizes[2]}, {mode}")
+        raise bad_parameter(f"currIdx={step} of {steps}, {mode}")
 
     def work() -> None:
         call.read_lengths(c_call.devSeqLengthsQO, c_call.devSeqLengthsKV)
-        values, weights, operands_checksum = call.operands()
+        operands = call.operands()
         target = call.view("y", "out")
         residuals: Any = call.dtype.type(0)
         if c_call.residuals:
@@ -367,37 +387,40 @@ def forward(c_call: SimpleNamespace) -> Work:
         else:
             call.workspace()[:] = POISON_FREED
         with np.errstate(all="ignore"):
-            y = call.forward(values, weights, softmax_mask).y
+            y = call.forward(operands.values, operands.weights, softmax_mask).y
             if y_mask is not None:
                 y = y * y_mask
             y = to_output(y + residuals, target.dtype)
         written_steps = slice(None) if step < 0 else slice(step, step + 1)
         target[:, :, written_steps] = y[:, :, written_steps]
         if reserve is not None:
-            reserve.finish(Reserve.FORWARD, weightSpace=operands_checksum)
+            reserve.finish(Reserve.FORWARD, weightSpace=operands.checksum)
 
     return work
 
 
 @emulates("cudnnMultiHeadAttnBackwardData")
 def backward_data(c_call: SimpleNamespace) -> Work:
-    """`cudnnMultiHeadAttnBackwardData`: compute dq, dk and dv, before the weights' gradients."""
+    """`cudnnMultiHeadAttnBackwardData`: compute dq, dk and dv.
+
+    The call for the gradients of the weights comes after it.
+    """
     call = _Call(c_call, "dqDesc", "dkDesc", "dvDesc", "doDesc")
 
     def work() -> None:
         call.read_lengths(c_call.devSeqLengthsDQDO, c_call.devSeqLengthsDKDV)
-        values, weights, operands_checksum = call.operands()
-        reserve = call.restore(Reserve.FORWARD, operands_checksum)
+        operands = call.operands()
+        reserve = call.restore(Reserve.FORWARD, operands.checksum)
         targets = {name: call.view(name, f"d{argument}") for name, argument in _ARGUMENTS.items()}
         with np.errstate(all="ignore"):
-            gradients, _ = call.backward(call.read("y", "dout"), weights, values)
+            gradients, _ = call.backward(call.read("y", "dout"), operands.weights, operands.values)
         outputs = {
             name: to_output(gradient, targets[name].dtype) for name, gradient in gradients.items()
         }
         # An H200 leaves dq beyond the longest query as it was, unless a projection of the queries
         # writes all of it.
         written_steps = call.sizes[2]
-        if "wq" not in weights:
+        if "wq" not in operands.weights:
             written_steps = int(np.count_nonzero(call.live_steps.any((0, 1))))
         targets["q"][:, :, :written_steps] = outputs["q"][:, :, :written_steps]
         targets["k"][...] = outputs["k"]
@@ -412,13 +435,15 @@ def backward_weights(c_call: SimpleNamespace) -> Work:
     """`cudnnMultiHeadAttnBackwardWeights`: write the gradients of the weights, or add them."""
     call = _Call(c_call, "qDesc", "kDesc", "vDesc", "doDesc")
     if c_call.addGrad not in list(WgradMode):
-        raise bad(f"addGrad={c_call.addGrad}; allowed: {', '.join(WgradMode.__members__)}")
+        raise bad_parameter(
+            f"addGrad={c_call.addGrad}; allowed: {', '.join(WgradMode.__members__)}"
+        )
 
     def work() -> None:
-        values, weights, operands_checksum = call.operands()
-        call.restore(Reserve.BACKWARD_DATA, operands_checksum)
+        operands = call.operands()
+        call.restore(Reserve.BACKWARD_DATA, operands.checksum)
         with np.errstate(all="ignore"):
-            _, gradients = call.backward(call.read("y", "dout"), weights, values)
+            _, gradients = call.backward(call.read("y", "dout"), operands.weights, operands.values)
         for name, target in call.weights("dweights").items():
             old_values: Any = 0
             if c_call.addGrad == WgradMode.ADD:

@@ -13,7 +13,13 @@ from typing import Any
 
 from cudnnlite._raw.attributes import ATTRIBUTES, KINDS_SINCE
 from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
-from cudnnlite.emulated.registry import EmulationState, RefusalError, bad, emulates, unsupported
+from cudnnlite.emulated.registry import (
+    EmulationState,
+    RefusalError,
+    bad_parameter,
+    emulates,
+    unsupported,
+)
 from cudnnlite.enums import DataType, Status, is_choice
 from cudnnlite.graph.attributes import C_TYPES, ENUMS_OF_ATTRIBUTES, SECOND_TYPES
 
@@ -35,11 +41,11 @@ class BackendObject:
     kind : str
         Its kind, as the generated table names it.
     attributes : dict
-        By name, a list of C values, or of `BackendObject` for descriptors.
+        The attributes by name: each is a list of C values, or of `BackendObject` for descriptors.
     is_final : bool
         Whether it was finalised, after which it does not change.
     content : object
-        What finalising worked out for the objects that refer to it.
+        The result of finalising, for the objects that refer to this one.
     """
 
     def __init__(self, kind: str) -> None:
@@ -86,7 +92,7 @@ def final_object(api: EmulationState, descriptor: Any, kind: str) -> BackendObje
     target = backend_object(api, descriptor)
     if target.kind != kind or not target.is_final:
         state = "final" if target.is_final else "not final"
-        raise bad(f"{target.kind}, {state}; wanted a final {kind}")
+        raise bad_parameter(f"{target.kind}, {state}; wanted a final {kind}")
     return target
 
 
@@ -140,7 +146,7 @@ def _attribute(c_call: SimpleNamespace, target: BackendObject, count: int) -> tu
             f"{target.kind}.{name} is {table_type}, not {type_name}",
         )
     if not is_list and count > 1:
-        raise bad(f"{target.kind}.{name} has one value, not {count}")
+        raise bad_parameter(f"{target.kind}.{name} has one value, not {count}")
     return name, type_name
 
 
@@ -152,9 +158,9 @@ def set_attribute(c_call: SimpleNamespace) -> None:
     elements = c_call.arrayOfElements
     name, type_name = _attribute(c_call, target, count)
     if target.is_final:
-        raise bad(f"{target.kind} is final")
+        raise bad_parameter(f"{target.kind} is final")
     if name in READ_ONLY.get(target.kind, ()):
-        raise bad(f"{target.kind}.{name} cannot be set")
+        raise bad_parameter(f"{target.kind}.{name} cannot be set")
     if count < 1 or not elements:
         raise RefusalError(
             Status.BAD_PARAM_NULL_POINTER, f"{target.kind}.{name}: {count} values at {elements}"
@@ -175,11 +181,11 @@ def _checked_values(
             raise RefusalError(Status.BAD_PARAM_NOT_FINALIZED, f"{attribute} is not final")
         return objects
     if type_name == "HANDLE" and values[0] not in api.handles:
-        raise bad(f"{attribute} is not a live handle of the emulated device")
+        raise bad_parameter(f"{attribute} is not a live handle of the emulated device")
     # cuDNN takes any number here, and may compute with it.
     enum = DataType if type_name == "DATA_TYPE" else ENUMS_OF_ATTRIBUTES.get(type_name)
     if enum is not None and not all(is_choice(enum(value)) for value in values):
-        raise bad(f"{attribute}={values} is not of {enum.__name__}")
+        raise bad_parameter(f"{attribute}={values} is not of {enum.__name__}")
     return values
 
 
@@ -204,5 +210,5 @@ def get_attribute(c_call: SimpleNamespace) -> None:
     for address, value in zip(array, values, strict=False):
         target = backend_object(c_call.api, address)
         if target.kind != value.kind:
-            raise bad(f"{source.kind}.{name} is {value.kind}, not {target.kind}")
+            raise bad_parameter(f"{source.kind}.{name} is {value.kind}, not {target.kind}")
         target.copy_from(value)

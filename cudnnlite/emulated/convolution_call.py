@@ -19,7 +19,13 @@ from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
-from cudnnlite.emulated.registry import RefusalError, Work, bad, check_aligned, unsupported
+from cudnnlite.emulated.registry import (
+    RefusalError,
+    Work,
+    bad_parameter,
+    check_aligned,
+    unsupported,
+)
 from cudnnlite.emulated.support import is_deterministic, rounds_to_tf32, why_refused
 from cudnnlite.emulated.workspaces import needs_workspace
 from cudnnlite.enums import DataType, Determinism, Status
@@ -52,7 +58,7 @@ class ConvolutionCall(Call):
 
     def __init__(self, c_call: SimpleNamespace, operation: Operation) -> None:
         super().__init__(c_call, operation)
-        (self.written,) = self.operation.writes
+        (self.output_name,) = self.operation.writes
         self.x = self._operand_or_gradient("x")
         self.w = self._operand_or_gradient("w")
         self.y = self._operand_or_gradient("y")
@@ -76,7 +82,7 @@ class ConvolutionCall(Call):
     @property
     def ranking(self) -> list[Any]:
         """All algorithms, the preferred first."""
-        return [self.algorithms[name] for name in _RANKINGS[self.written]]
+        return [self.algorithms[name] for name in _RANKINGS[self.output_name]]
 
     def kernel(self, algorithm: Any) -> Kernel:
         """Return the NumPy kernel of an algorithm, or refuse as a GPU would.
@@ -87,8 +93,8 @@ class ConvolutionCall(Call):
         if reason is not None:
             raise unsupported(reason)
         if needs_workspace(algorithm, self.x, self.w, self.conv):
-            return KERNELS[self.written]
-        return KERNELS_WITHOUT_SCRATCH[self.written]
+            return KERNELS[self.output_name]
+        return KERNELS_WITHOUT_SCRATCH[self.output_name]
 
     def workspace(self, kernel: Kernel) -> int:
         """Return the bytes of workspace that a kernel needs."""
@@ -96,10 +102,10 @@ class ConvolutionCall(Call):
 
     def scaled_work(self, algorithm: Any, alpha: float, beta: float) -> Work:
         """Check the call, and return the work for alpha * result + beta * old values."""
-        dtype = numpy_dtype(self.specs[self.written].dtype)
+        dtype = numpy_dtype(self.specs[self.output_name].dtype)
 
         def finish_result(result: Array, read_operand: ReadOperand) -> Array:
-            old_values = read_operand(self.written) if beta != 0 else None
+            old_values = read_operand(self.output_name) if beta != 0 else None
             return scale_add(result, alpha, beta, old_values, dtype)
 
         return self.convolution_work(algorithm, finish_result)
@@ -122,12 +128,12 @@ class ConvolutionCall(Call):
             views = self.views()
             scratch = self.api.memory.view(workspace, needed)
             is_tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
-            self.api.ran.add((kernel, is_tf32))
+            self.api.kernels_run.add((kernel, is_tf32))
             values = {name: read_values(views[name], spec) for name, spec in self.specs.items()}
             factors = {
                 name: values[name] for name in self.operation.reads if name not in ("bias", "z")
             }
-            spec = self.specs[self.written]
+            spec = self.specs[self.output_name]
             batches = convolve_batches(
                 kernel, self.conv, factors, spec.shape, self.accumulator, scratch, is_tf32
             )
@@ -138,7 +144,7 @@ class ConvolutionCall(Call):
                     return values[name] if has_one_image else values[name][batch]
 
                 output = finish_result(result, read_operand)
-                write_values(views[self.written], spec, batch, output)
+                write_values(views[self.output_name], spec, batch, output)
 
         return work
 
@@ -266,7 +272,7 @@ def _write_rows(call: ConvolutionCall, rows: list[_RankedAlgorithm]) -> None:
     """Write the results of a search or a ranking; algorithms that are refused come last."""
     max_count = call.arguments["requestedAlgoCount"]
     if max_count < 1:
-        raise bad(f"requestedAlgoCount={max_count}")
+        raise bad_parameter(f"requestedAlgoCount={max_count}")
     rows.sort(key=lambda row: (row.status != Status.SUCCESS, row.milliseconds))
     rows = rows[:max_count]
     for result, row in zip(call.arguments["perfResults"], rows, strict=False):

@@ -21,7 +21,7 @@ from cudnnlite.emulated.memory import POISON_FREED
 from cudnnlite.emulated.registry import (
     RefusalError,
     Work,
-    bad,
+    bad_parameter,
     check_size,
     emulates,
     unsupported,
@@ -38,7 +38,7 @@ _MAX_SEQUENCES = 65535
 
 
 class _Labels(NamedTuple):
-    """What says which labels the sequences have."""
+    """The labels and the lengths of the sequences."""
 
     labels: Sequence[int]  # of all sequences
     label_lengths: Sequence[int]
@@ -51,11 +51,13 @@ def _read_descriptors(c_call: SimpleNamespace) -> tuple[TensorSpec, CTCLossSpec]
     x = TensorDescriptor.read(real, c_call.probsDesc)
     loss = CTCLossDescriptor.read(real, c_call.ctcLossDesc)
     if c_call.gradientsDesc and TensorDescriptor.read(real, c_call.gradientsDesc) != x:
-        raise bad("gradientsDesc is another than probsDesc, whose strides cuDNN uses for both")
+        raise bad_parameter(
+            "gradientsDesc is another than probsDesc, whose strides cuDNN uses for both"
+        )
     if x.rank != 3 or x.strides[2] != 1:
-        raise bad(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
+        raise bad_parameter(f"probsDesc is {x}; needed: (T, N, A), the last axis without gaps")
     if c_call.algo not in list(CTCLossAlgo):
-        raise bad(f"algo={c_call.algo}; allowed: {', '.join(CTCLossAlgo.__members__)}")
+        raise bad_parameter(f"algo={c_call.algo}; allowed: {', '.join(CTCLossAlgo.__members__)}")
     if x.dtype not in (DataType.FLOAT, DataType.DOUBLE) or loss.compute_type != x.dtype:
         raise unsupported(f"probs of {x.dtype.name}, computed in {loss.compute_type.name}")
     return x, loss
@@ -77,7 +79,9 @@ def _workspace_bytes(x: TensorSpec, max_label_length: int, algorithm: int) -> in
             f"NON_DETERMINISTIC with {alphabet} labels; allowed: up to {max_alphabet}"
         )
     if alphabet < 2 or sequences > _MAX_SEQUENCES:
-        raise bad(f"probsDesc is {x}; needed: 2 labels, and at most {_MAX_SEQUENCES} sequences")
+        raise bad_parameter(
+            f"probsDesc is {x}; needed: 2 labels, and at most {_MAX_SEQUENCES} sequences"
+        )
     return 512 + 8 * sequences * (steps + 2 * max_label_length + 1)
 
 
@@ -169,11 +173,11 @@ def _compute(
 
 def _check_labels(labels: _Labels, steps: int, alphabet: int) -> None:
     if min(labels.label_lengths) < 1 or min(labels.labels) < 1 or max(labels.labels) >= alphabet:
-        raise bad(
+        raise bad_parameter(
             "a label that is empty, blank or beyond the alphabet: a GPU computes something else"
         )
     if min(labels.input_lengths) < 0 or max(labels.input_lengths) > steps:
-        raise bad(f"input lengths {list(labels.input_lengths)}; there are {steps} steps")
+        raise bad_parameter(f"input lengths {list(labels.input_lengths)}; there are {steps} steps")
 
 
 def _loss_of_sequence(

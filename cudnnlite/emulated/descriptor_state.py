@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from cudnnlite.emulated.registry import EmulationState, bad, null
+from cudnnlite.emulated.registry import EmulationState, bad_parameter, null_pointer
 from cudnnlite.errors import ArgumentError
 
 
@@ -16,9 +16,11 @@ def descriptor_state(api: EmulationState, descriptor: Any) -> Any:
     RefusalError if the descriptor was destroyed, or was never set on this device.
     """
     try:
-        return api.remembered[getattr(descriptor, "value", descriptor)]
+        return api.descriptor_states[getattr(descriptor, "value", descriptor)]
     except KeyError:
-        raise bad(f"the descriptor {descriptor} was destroyed, or never set here") from None
+        raise bad_parameter(
+            f"the descriptor {descriptor} was destroyed, or never set here"
+        ) from None
 
 
 def store_state(
@@ -26,15 +28,15 @@ def store_state(
 ) -> None:
     """Store what a descriptor is set to; RefusalError where a value is not allowed."""
     if not descriptor.value:
-        raise null("the descriptor")
+        raise null_pointer("the descriptor")
     try:
-        api.remembered[descriptor.value] = make_state(*values)
+        api.descriptor_states[descriptor.value] = make_state(*values)
     except (ArgumentError, IndexError) as error:
-        raise bad(str(error)) from error
+        raise bad_parameter(str(error)) from error
 
 
 def destroy_descriptor(c_call: SimpleNamespace, function: str) -> None:
     """Drop a descriptor's state, and destroy libcudnn's object, whose address may be used again."""
     (descriptor,) = c_call.arguments
-    c_call.api.remembered.pop(descriptor.value, None)
+    c_call.api.descriptor_states.pop(descriptor.value, None)
     getattr(c_call.api.real, function)(descriptor)

@@ -125,7 +125,7 @@ class EmulatedDevice(NonCopyable):
         """The emulated functions that `elapsed_ms` ran last; empty with real timing."""
         if self.has_real_timing:
             return frozenset()
-        return frozenset(self.api.ran)
+        return frozenset(self.api.kernels_run)
 
     def facts(self) -> DeviceFacts:
         """Return the device's name and UUID; there are no other facts."""
@@ -269,7 +269,7 @@ class EmulatedDevice(NonCopyable):
 
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work` and return the milliseconds it took: NumPy's, which say nothing of a GPU."""
-        self.api.ran.clear()
+        self.api.kernels_run.clear()
         start = time.perf_counter()
         work()
         return (time.perf_counter() - start) * 1000

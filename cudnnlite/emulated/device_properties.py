@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.registry import bad
+from cudnnlite.emulated.registry import bad_parameter
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties
 
-# What the device refuses and rounds was recorded on this GPU.
+# The emulated refusals and roundings were recorded on this GPU.
 _MODEL = "h200"
 
 
@@ -18,9 +18,9 @@ def finalize_device_properties(target: BackendObject) -> None:
         try:
             DeviceProperties.from_json(text)
         except ArgumentError as error:
-            raise bad(str(error)) from error
+            raise bad_parameter(str(error)) from error
         return
     if "handle" not in target.attributes:
-        raise bad("DEVICEPROP has neither a handle nor a JSON representation")
+        raise bad_parameter("DEVICEPROP has neither a handle nor a JSON representation")
     text = DeviceProperties.named(_MODEL).to_json()
     target.attributes["json_representation"] = [bytes([byte]) for byte in text.encode()]

@@ -24,10 +24,10 @@ from cudnnlite.emulated.operation import Array, Call, computes, nbytes_of_bits
 from cudnnlite.emulated.registry import (
     EmulationState,
     RefusalError,
-    bad,
+    bad_parameter,
     check_size,
     emulates,
-    null,
+    null_pointer,
 )
 from cudnnlite.enums import Status
 from cudnnlite.problems import dropout as declarations
@@ -39,7 +39,7 @@ _HEADER = np.dtype([("magic", "u8"), ("seed", "u8"), ("draws", "u8")])
 
 @dataclass(frozen=True)
 class Dropout:
-    """What a dropout descriptor was set to."""
+    """The state that a dropout descriptor was set to."""
 
     probability: float
     states: int
@@ -100,13 +100,13 @@ def states_size(c_call: SimpleNamespace) -> None:
 def _check_settings(c_call: SimpleNamespace) -> None:
     """Refuse settings that are not allowed; without dropout there may be no states."""
     if not c_call.dropoutDesc.value:
-        raise null("dropoutDesc")
+        raise null_pointer("dropoutDesc")
     if not 0 <= c_call.dropout <= 1:
-        raise bad(f"dropout={c_call.dropout}; allowed: from 0 to 1")
+        raise bad_parameter(f"dropout={c_call.dropout}; allowed: from 0 to 1")
     if c_call.states:
         check_size("states", c_call.stateSizeInBytes, _STATES_BYTES)
     elif c_call.dropout or c_call.stateSizeInBytes:
-        raise null("states")
+        raise null_pointer("states")
 
 
 def _store_settings(c_call: SimpleNamespace) -> None:
@@ -139,7 +139,7 @@ def get_descriptor(c_call: SimpleNamespace) -> None:
     """`cudnnGetDropoutDescriptor`: write what a descriptor was set to."""
     dropout = find_dropout(c_call.api, c_call.dropoutDesc.value)
     if dropout is None:
-        raise null("dropoutDesc")
+        raise null_pointer("dropoutDesc")
     c_call.dropout[0] = dropout.probability
     c_call.states[0] = dropout.states or None
     c_call.seed[0] = dropout.seed

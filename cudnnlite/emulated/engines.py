@@ -17,7 +17,7 @@ from cudnnlite.emulated.fusion import FusedConvolution, why_no_fused_engine
 from cudnnlite.emulated.graph_formula import GraphFormula, why_no_graph_engine
 from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.operation_graph import GraphConvolution
-from cudnnlite.emulated.registry import RefusalError, bad, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad_parameter, unsupported
 from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
 from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.specs import TensorSpec
@@ -28,7 +28,7 @@ _MAX_TILE_SIZE = 3  # Every engine has the knob TILE_SIZE, which has no effect o
 
 
 class EngineProperties(NamedTuple):
-    """What distinguishes one emulated engine for convolutions from the others.
+    """The properties of one emulated engine for convolutions.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ _PROPOSALS_BY_MODE = {
 def kernel_of(problem: GraphConvolution, properties: EngineProperties) -> Kernel:
     """Return the NumPy kernel that stands in for an engine."""
     kernels = KERNELS if properties.needs_workspace else KERNELS_WITHOUT_SCRATCH
-    return kernels[problem.written]
+    return kernels[problem.output_name]
 
 
 def _why_unsupported(problem: GraphConvolution, index: int) -> str | None:
@@ -96,7 +96,7 @@ def _why_no_engine_at_all(problem: GraphConvolution) -> str | None:
     x, w, y, conv = problem.x, problem.w, problem.y, problem.conv
     if numpy_dtype(x.dtype).kind in "iu":
         return "integers"
-    if problem.written != "y":
+    if problem.output_name != "y":
         return why_no_engine(x, w, conv, y) or _why_uneven_gradient_unsupported(problem)
     if problem.pointwise:
         # The convolution's result stays virtual, so its layout does not matter: any will do here.
@@ -105,7 +105,7 @@ def _why_no_engine_at_all(problem: GraphConvolution) -> str | None:
 
 
 def _why_uneven_gradient_unsupported(problem: GraphConvolution) -> str | None:
-    """Return why a gradient is refused whose padding differs between the two ends of an axis.
+    """Return why an H200 refuses a gradient with different padding at the two ends of an axis.
 
     Return None if it is supported, or if the padding is even.  Uneven padding was recorded on an
     H100 for operands that share one layout, in all types but float64; the rest is refused.
@@ -144,10 +144,10 @@ def _why_no_winograd(problem: GraphConvolution, properties: EngineProperties) ->
     if BackendNumericalNote.WINOGRAD not in properties.notes:
         return None
     _, stride, dilation = problem.conv.steps(problem.x.rank - 2)
-    is_dense = problem.conv.groups == 1 and {*stride, *dilation} == {1}
-    if problem.w.shape[2:] == (3, 3) and is_dense:
+    has_unit_steps = all(step == 1 for step in (*stride, *dilation))
+    if problem.w.shape[2:] == (3, 3) and problem.conv.groups == 1 and has_unit_steps:
         return None
-    return "Winograd's has 3 x 3 filters in one group, stride and dilation 1"
+    return "Winograd's algorithm needs 3 x 3 filters in one group, stride and dilation 1"
 
 
 def _engine(graph: BackendObject, index: int) -> BackendObject:
@@ -216,9 +216,9 @@ def finalize_engine(engine: BackendObject) -> None:
 def check_knob_choice(choice: BackendObject) -> None:
     """Refuse a "KNOB_CHOICE" whose type of knob does not exist."""
     knob_type = choice.value("knob_type")
-    # The enumeration names a value that it lacks, such as 99, UNKNOWN_99; that is no member.
+    # `BackendKnobType(99)` raises no error: it has the name UNKNOWN_99, but is no member.
     if BackendKnobType(knob_type).name not in BackendKnobType.__members__:
-        raise bad(f"knob_type={knob_type}")
+        raise bad_parameter(f"knob_type={knob_type}")
 
 
 def finalize_configuration(configuration: BackendObject) -> None:
@@ -251,6 +251,7 @@ def finalize_heuristic(heuristic: BackendObject) -> None:
 
 def _configuration(engine: BackendObject) -> BackendObject:
     """Return the "ENGINECFG" that a heuristic proposes, with a choice for each knob."""
+    # Neighbouring engines differ in their tile size, so that proposals have several values of it.
     knob_values = {
         BackendKnobType.TILE_SIZE: engine.value("global_index") % 2,
         BackendKnobType.USE_TEX: 1,

@@ -24,7 +24,7 @@ from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.precision import scale_add, to_output
-from cudnnlite.emulated.registry import EmulationState, Work, bad, check_aligned, emulates
+from cudnnlite.emulated.registry import EmulationState, Work, bad_parameter, check_aligned, emulates
 from cudnnlite.enums import DataType
 from cudnnlite.specs import TensorSpec
 
@@ -37,7 +37,7 @@ def check_variant_pack(pack: BackendObject) -> None:
     """Refuse a "VARIANT_PACK" that does not have one address for each of its tensors."""
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     if len(ids) != len(pointers) or len(set(ids)) != len(ids):
-        raise bad(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
+        raise bad_parameter(f"{len(ids)} unique_ids and {len(pointers)} data_pointers")
 
 
 @emulates("cudnnBackendExecute")
@@ -47,7 +47,7 @@ def execute(c_call: SimpleNamespace) -> Work:
     plan = final_object(api, c_call.executionPlan, "EXECUTION_PLAN")
     pack = final_object(api, c_call.variantPack, "VARIANT_PACK")
     if plan.value("handle") != c_call.handle.value:
-        raise bad("the plan was made for another handle")
+        raise bad_parameter("the plan was made for another handle")
     engine = plan.content  # what the plan was finalised from
     graph: GraphFormula | GraphConvolution = engine.value("operation_graph").content
     if isinstance(graph, GraphFormula):
@@ -67,12 +67,14 @@ def execute(c_call: SimpleNamespace) -> Work:
         scratch = api.memory.view(workspace, needed)
         tensors = _GraphTensors(api, problem, addresses)
         operands = {
-            name: tensors.read(uid) for name, uid in problem.uids.items() if name != problem.written
+            name: tensors.read(uid)
+            for name, uid in problem.uids.items()
+            if name != problem.output_name
         }
         kernel = kernel_of(problem, properties)
         is_tf32 = properties.uses_tensor_cores and problem.x.dtype == DataType.FLOAT
-        api.ran.add((kernel, is_tf32))  # which tests ask for
-        result_uid = problem.uids[problem.written]
+        api.kernels_run.add((kernel, is_tf32))  # which tests ask for
+        result_uid = problem.uids[problem.output_name]
         shape = tensors.specs[result_uid].shape
         accumulator = accumulator_dtype(problem.x, problem.conv)
         for batch, result in convolve_batches(
@@ -91,7 +93,7 @@ def _formula_work(api: EmulationState, graph: GraphFormula, pack: BackendObject)
     scalars = graph_values.numbers_of(graph, addresses)
 
     def work() -> None:
-        api.ran.add(tuple(graph.kinds))
+        api.kernels_run.add(tuple(graph.kinds))
         graph_values.compute(graph, api, addresses, scalars)
 
     return work
@@ -106,7 +108,7 @@ class _GraphTensors:
         self._problem = problem
         self.specs = _specs_of(problem)
         # The convolution's result and those of the pointwise operations; the last is in memory.
-        results = [problem.uids[problem.written]]
+        results = [problem.uids[problem.output_name]]
         results += [operation.value("ydesc").value("unique_id") for operation in problem.pointwise]
         *virtual, self._output = results
         self._views = {
@@ -129,16 +131,17 @@ class _GraphTensors:
         for uid, view in self._views.items():
             is_same_place = addresses[uid] == addresses[output]
             is_same = is_same_place and self.specs[uid] == self.specs[output]
-            if uid == output or (uid in additions and is_same):
+            is_added_in_place = uid in additions and is_same
+            if uid == output or is_added_in_place:
                 continue
             if np.shares_memory(view, self._views[output]):
-                raise bad(f"operands {uid} and {output} overlap in memory")
+                raise bad_parameter(f"operands {uid} and {output} overlap in memory")
         if self.specs[output].overlaps_itself:
-            raise bad("values of the output overlap each other in memory")
+            raise bad_parameter("values of the output overlap each other in memory")
 
     def _view(self, api: EmulationState, uid: int, addresses: Addresses) -> Bytes:
         if uid not in addresses:
-            raise bad(f"the variant pack has no tensor {uid}")
+            raise bad_parameter(f"the variant pack has no tensor {uid}")
         address = addresses[uid] or 0
         check_aligned(f"tensor {uid}", address, _ALIGNMENT)
         return api.memory.view(address, self.specs[uid].nbytes)
@@ -152,7 +155,7 @@ class _GraphTensors:
         problem = self._problem
         spec = self.specs[self._output]
         dtype = numpy_dtype(spec.dtype)
-        result_uid = problem.uids[problem.written]
+        result_uid = problem.uids[problem.output_name]
         old_values = self.read(result_uid)[batch] if problem.beta else None
         # Between operations the result keeps the accumulator's type.
         result_dtype = result.dtype if problem.pointwise else dtype

@@ -15,7 +15,7 @@ from cudnnlite.emulated import (
 )
 from cudnnlite.emulated.backend import BackendObject, backend_object
 from cudnnlite.emulated.device_properties import finalize_device_properties
-from cudnnlite.emulated.registry import bad, emulates, unsupported
+from cudnnlite.emulated.registry import bad_parameter, emulates, unsupported
 from cudnnlite.graph.attributes import missing_attributes
 
 _KERNEL_CACHE = b'{"emulated": true, "kernels": []}'
@@ -35,7 +35,7 @@ def _finalize_part(part: BackendObject) -> None:
 
 
 def _finalize_plan(plan: BackendObject) -> None:
-    """Work out what a plan runs, and its JSON; or restore it from that."""
+    """Work out a plan's engine and its JSON; or restore the engine from the JSON."""
     if "engine_config" in plan.attributes:
         text = plan_text.text_of(plan.value("engine_config"))
         plan.attributes["json_representation"] = [bytes([byte]) for byte in text.encode()]
@@ -50,7 +50,7 @@ def _finalize_kernel_cache(cache: BackendObject) -> None:
     if "json_representation" not in cache.attributes:
         cache.attributes["json_representation"] = [bytes([byte]) for byte in _KERNEL_CACHE]
     if b"".join(cache.attributes["json_representation"]) != _KERNEL_CACHE:
-        raise bad("the JSON is not that of an emulated kernel cache")
+        raise bad_parameter("the JSON is not that of an emulated kernel cache")
 
 
 # By kind: what checks a descriptor, and works out what others need of it.
@@ -79,10 +79,10 @@ def finalize(c_call: SimpleNamespace) -> None:
     """`cudnnBackendFinalize`: check a descriptor, and make it final."""
     target = backend_object(c_call.api, c_call.descriptor)
     if target.is_final:
-        raise bad(f"{target.kind} is final")
+        raise bad_parameter(f"{target.kind} is final")
     missing = missing_attributes(target.kind, target.attributes)
     if missing:
-        raise bad(f"{target.kind} lacks {', '.join(missing)}")
+        raise bad_parameter(f"{target.kind} lacks {', '.join(missing)}")
     if target.kind not in FINALIZERS:
         raise unsupported(f"the emulated device has no graphs with {target.kind}")
     FINALIZERS[target.kind](target)

@@ -1,4 +1,4 @@
-"""`IMPLEMENTATIONS`: the C functions that the emulated device serves, and what it does for each."""
+"""`IMPLEMENTATIONS`: the C functions that the emulated device serves, and their emulations."""
 
 from __future__ import annotations
 

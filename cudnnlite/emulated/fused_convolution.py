@@ -19,7 +19,7 @@ from cudnnlite.problems.fused_convolution import FUSED, FUSED_WITH_Z
 def forward(c_call: SimpleNamespace) -> Work:
     """`cudnnConvolutionBiasActivationForward`: write activation(alpha1 * conv + alpha2 * z + bias).
 
-    Where z has the address of y, it is the old y.
+    z may have the address of y: then the values that y holds before the call are added.
     """
     is_in_place = c_call.z == c_call.y
     call = ConvolutionCall(c_call, FUSED if is_in_place else FUSED_WITH_Z)

@@ -14,7 +14,7 @@ import numpy as np
 from cudnnlite._raw.enums import PointwiseMode
 from cudnnlite.emulated import pointwise_modes
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.registry import bad, unsupported
+from cudnnlite.emulated.registry import bad_parameter, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
@@ -85,11 +85,11 @@ def check_operation(operation: BackendObject) -> None:
     needed = operands_of_mode(mode_of(operation))
     missing = sorted(needed - operation.attributes.keys())
     if missing:
-        raise bad(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
+        raise bad_parameter(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
     allowed = needed | {"pw_descriptor", "alpha1", "alpha2"}
     superfluous = sorted(operation.attributes.keys() - allowed)
     if superfluous:
-        raise bad(f"OPERATION_POINTWISE has {', '.join(superfluous)}")
+        raise bad_parameter(f"OPERATION_POINTWISE has {', '.join(superfluous)}")
 
 
 def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None) -> Array:
@@ -110,18 +110,19 @@ def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None
 
 
 def is_classical(operations: Sequence[BackendObject]) -> bool:
-    """Return whether operations behind a convolution are of the kinds that an H200 was asked about.
+    """Return whether an H200 was asked about such operations behind a convolution.
 
-    That is one after the other, with operands in memory.
+    Each reads the result of the one before it, and other operands from memory.
     """
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
         b = operation.value("bdesc")
-        is_number = b is not None and b.value("is_by_value", False)
         is_leaky = bool(pointwise.value("relu_lower_clip_slope", 0.0))
-        if (mode not in UNARY and mode not in BINARY) or is_number or is_leaky:
+        if mode not in (*UNARY, *BINARY) or is_leaky:
             return False
-        if b is not None and b.value("is_virtual", False):
+        if b is None:
+            continue
+        if b.value("is_by_value", False) or b.value("is_virtual", False):
             return False
     return True
 
@@ -212,13 +213,14 @@ def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool)
         )
     is_bfloat16 = x.dtype == DataType.BFLOAT16
     is_rotated = problem.conv.mode == ConvolutionMode.CONVOLUTION
-    is_depthwise = w.shape[1] == 1
-    if is_rotated or (is_bfloat16 and is_depthwise):
+    is_depthwise_bfloat16 = is_bfloat16 and w.shape[1] == 1
+    if is_rotated or is_depthwise_bfloat16:
         return (
             "these operations have no engines behind a rotated filter, nor behind a depthwise one "
             "in bfloat16"
         )
-    if not uses_tensor_cores and (is_bfloat16 or x.rank == 5):
+    needs_tensor_cores = is_bfloat16 or x.rank == 5
+    if needs_tensor_cores and not uses_tensor_cores:
         return (
             "these operations in bfloat16, and in three dimensions, have engines with tensor cores "
             "alone"

@@ -42,7 +42,8 @@ _INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
 _HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
 _MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
-# What was served behind a product.  A chain with CMP_GT, ABS and BINARY_SELECT was refused.
+# The modes that an H200 served behind a product.  It refused a chain with CMP_GT, ABS and
+# BINARY_SELECT.
 _BEHIND_A_PRODUCT = frozenset(
     {
         PointwiseMode.ADD,
@@ -58,7 +59,7 @@ _BEHIND_A_PRODUCT = frozenset(
         PointwiseMode.ELU_FWD,
     }
 )
-# The attributes of operations that are emulated; any other would change what is computed.
+# The attributes of operations that are emulated; any other could change the result.
 _ATTRIBUTES = {
     "MATMUL": (
         "adesc bdesc cdesc desc gemm_m_override_desc gemm_n_override_desc gemm_k_override_desc"
@@ -86,7 +87,7 @@ class GraphFormula(NamedTuple):
     Attributes
     ----------
     operations : tuple of BackendObject
-        In order.
+        The operations in their order.
     """
 
     operations: tuple[BackendObject, ...]
@@ -113,7 +114,7 @@ class GraphFormula(NamedTuple):
             for tensor in self.tensors_of(operation).values()
         }
 
-    def written_by(self, operation: BackendObject) -> dict[str, BackendObject]:
+    def outputs_of(self, operation: BackendObject) -> dict[str, BackendObject]:
         """Return what an operation writes, by its attributes."""
         read = {"mean_desc", "inv_variance_desc"} if operation.kind == _READS_STATISTICS else set()
         if "dxdesc" in operation.attributes:
@@ -157,7 +158,7 @@ class GraphFormula(NamedTuple):
 def why_no_graph_engine(graph: GraphFormula) -> str | None:
     """Return why an H100 has no engine for a graph, or None if it has one.
 
-    The rules are what was found on an H100 with cuDNN 9.19 (2026-11-26); what was not tried is
+    The rules were recorded on an H100 with cuDNN 9.19 (2026-11-26); a graph that was not tried is
     refused.  tools/record/graph_support.py records them.
     """
     counts = Counter(graph.kinds)
@@ -199,13 +200,15 @@ def _why_no_pointwise(operation: BackendObject) -> str | None:
 
 
 def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
-    """Return the numbers of the tensors that are lengths of sequences, or what dropout reads."""
-    return {
-        tensor.value("unique_id")
-        for operation in graph.operations
-        for name, tensor in graph.tensors_of(operation).items()
-        if name in _LENGTHS or (operation.kind == "OPERATION_RNG" and name != "ydesc")
-    }
+    """Return the numbers of the tensors with lengths of sequences, or with seeds of dropout."""
+    numbers = set()
+    for operation in graph.operations:
+        is_random = operation.kind == "OPERATION_RNG"
+        for name, tensor in graph.tensors_of(operation).items():
+            is_seed = is_random and name != "ydesc"
+            if is_seed or name in _LENGTHS:
+                numbers.add(tensor.value("unique_id"))
+    return numbers
 
 
 def _why_no_normalization(graph: GraphFormula) -> str | None:
@@ -362,7 +365,7 @@ def _why_no_types(graph: GraphFormula, product: BackendObject) -> str | None:
         return f"a product of {a.dtype.name} and {b.dtype.name}"
     if all(has_float8) and not a.strides[-1] == b.strides[-2] == 1:
         return "a product of float8 whose operands do not have the inner axis packed"
-    may_be_float8 = [*operands, *graph.written_by(graph.operations[-1]).values()]
+    may_be_float8 = [*operands, *graph.outputs_of(graph.operations[-1]).values()]
     numbers = {tensor.value("unique_id") for tensor in may_be_float8}
     for number, tensor in graph.in_memory.items():
         if DataType(tensor.value("data_type")) in _FLOAT8 and number not in numbers:
@@ -540,7 +543,7 @@ def _labels(graph: GraphFormula) -> Iterator[tuple[str, bool]]:
 
 
 def check_operation(operation: BackendObject) -> None:
-    """Refuse an operation that has what is not emulated."""
+    """Refuse an operation with an attribute that is not emulated."""
     allowed = _ATTRIBUTES[operation.kind.removeprefix("OPERATION_")].split()
     unknown = sorted(operation.attributes.keys() - set(allowed))
     if unknown:

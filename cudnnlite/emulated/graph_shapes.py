@@ -10,7 +10,7 @@ import numpy as np
 from cudnnlite._raw.enums import BackendNormMode
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.graph_formula import GraphFormula
-from cudnnlite.emulated.registry import bad
+from cudnnlite.emulated.registry import bad_parameter
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -26,14 +26,14 @@ def check_shapes(graph: GraphFormula) -> None:
         }
         missing = [name for name in _NEEDED.get(kind, ()) if name not in shapes]
         if missing:
-            raise bad(f"{operation.kind} lacks {', '.join(missing)}")
+            raise bad_parameter(f"{operation.kind} lacks {', '.join(missing)}")
         if not _FITS[kind](operation, shapes):
             listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-            raise bad(f"{operation.kind} has tensors that do not fit together: {listed}")
+            raise bad_parameter(f"{operation.kind} has tensors that do not fit together: {listed}")
 
 
-# The tensors that an operation must have. Those of a pointwise operation depend on its mode, and
-# are not checked here.
+# The tensors that an operation must have.  The tensors of a pointwise operation depend on its mode,
+# and are not checked here.
 _NEEDED = {
     "MATMUL": ("adesc", "bdesc", "cdesc"),
     "REDUCTION": ("xdesc", "ydesc"),

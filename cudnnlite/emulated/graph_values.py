@@ -19,7 +19,7 @@ from cudnnlite.emulated.kernels import KERNELS_WITHOUT_SCRATCH
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
-from cudnnlite.emulated.registry import EmulationState, bad, check_aligned
+from cudnnlite.emulated.registry import EmulationState, bad_parameter, check_aligned
 from cudnnlite.enums import DataType, ReduceTensorOp
 from cudnnlite.specs import TensorSpec
 
@@ -31,7 +31,7 @@ _ALIGNMENT = 16  # of every tensor in memory
 def numbers_of(graph: GraphFormula, addresses: Addresses) -> dict[int, Array]:
     """Return the numbers that a graph passes by value, read where they are: on the host.
 
-    That happens once a call: a captured call has the numbers of its capture.
+    They are read once for each call: a captured call has the numbers of its capture.
     """
     return {
         unique_id: _number(tensor, addresses.get(unique_id) or 0)
@@ -42,7 +42,7 @@ def numbers_of(graph: GraphFormula, addresses: Addresses) -> dict[int, Array]:
 
 def _number(tensor: BackendObject, address: int) -> Array:
     if not address:
-        raise bad(f"number {tensor.value('unique_id')} is a null pointer")
+        raise bad_parameter(f"number {tensor.value('unique_id')} is a null pointer")
     dtype = numpy_dtype(DataType(tensor.value("data_type")))
     content = (ctypes.c_ubyte * dtype.itemsize).from_address(address)
     value = np.frombuffer(bytes(content), dtype)
@@ -73,25 +73,25 @@ def compute(
     masked = graph.masked_probabilities
     with np.errstate(all="ignore"):
         for operation in graph.operations:
-            written = graph.written_by(operation)
+            outputs = graph.outputs_of(operation)
             operands = {
                 name: read(tensor)
                 for name, tensor in graph.tensors_of(operation).items()
-                if name not in written
+                if name not in outputs
             }
-            results = _COMPUTE[operation.kind](operation, operands, written)
+            results = _COMPUTE[operation.kind](operation, operands, outputs)
             if masked is not None and operation is masked[0]:
                 # Beyond the lengths of queries the statistics are undefined, and are not used.
                 lengths = read(masked[1])
                 results = {name: _within(array, -2, lengths) for name, array in results.items()}
-            for name, tensor in written.items():
+            for name, tensor in outputs.items():
                 values[tensor.value("unique_id")] = _stored(results[name], tensor)
-    for unique_id in memory.written:
+    for unique_id in memory.output_ids:
         memory.write(unique_id, values[unique_id])
 
 
 def _stored(values: Array, tensor: BackendObject) -> Array:
-    """Return values as a tensor has them: rounded to its type, in the type that is computed in."""
+    """Return values rounded to a tensor's type, in the type of the computation."""
     dtype = DataType(tensor.value("data_type"))
     if dtype == DataType.BOOLEAN:
         return values.astype(bool)
@@ -107,21 +107,21 @@ class _Memory:
         self._views: dict[int, Bytes] = {}
         for number, tensor in graph.in_memory.items():
             if number not in addresses:
-                raise bad(f"the variant pack has no tensor {number}")
+                raise bad_parameter(f"the variant pack has no tensor {number}")
             address = addresses[number] or 0
             check_aligned(f"tensor {number}", address, _ALIGNMENT)
             self._specs[number] = spec_of(tensor)
             self._views[number] = api.memory.view(address, self._specs[number].nbytes)
-        self.written = [
+        self.output_ids = [
             tensor.value("unique_id")
             for operation in graph.operations
-            for tensor in graph.written_by(operation).values()
+            for tensor in graph.outputs_of(operation).values()
             if tensor.value("unique_id") in self._views
         ]
-        for number in self.written:
+        for number in self.output_ids:
             for other, view in self._views.items():
                 if other != number and np.shares_memory(view, self._views[number]):
-                    raise bad(f"operands {other} and {number} overlap in memory")
+                    raise bad_parameter(f"operands {other} and {number} overlap in memory")
 
     def read(self, tensor: BackendObject) -> Array:
         values = read_values(self._views[tensor.value("unique_id")], spec_of(tensor))
@@ -142,7 +142,7 @@ Computation = Callable[
 
 
 def _matmul(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     a, b = operands["adesc"], operands["bdesc"]
     if _reads_float32(operation):
@@ -153,17 +153,17 @@ def _matmul(
     if terms is not None:
         a, b = _within(a, -1, terms), _within(b, -2, terms)
     c = a @ b
-    # An engine for float32 writes nothing beyond the rows: NaN stands for what was there.
+    # An engine for float32 writes nothing beyond the rows: NaN stands for the old values.
     beyond = np.nan if _reads_float32(operation) else 0.0
     c = c if rows is None else _within(c, -2, rows, beyond)
     return {"cdesc": c if columns is None else _within(c, -1, columns)}
 
 
 def _convolution(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     convolution = operation.content
-    y = np.empty(written["y"].attributes["dimensions"], operands["x"].dtype)
+    y = np.empty(outputs["y"].attributes["dimensions"], operands["x"].dtype)
     x, w = operands["x"], operands["w"]
     if x.ndim == 5 and convolution.x.dtype == DataType.FLOAT:
         x, w = round_tf32(x), round_tf32(w)
@@ -192,11 +192,11 @@ def _repeated(values: Array, batch: Sequence[int]) -> Array:
 
 
 def _reduction(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Reduce each axis to its size in the result: to 1, or to groups of neighbours."""
     x = operands["xdesc"]
-    shape = written["ydesc"].attributes["dimensions"]
+    shape = outputs["ydesc"].attributes["dimensions"]
     sizes = zip(shape, x.shape, strict=True)
     grouped = x.reshape([part for size, whole in sizes for part in (size, whole // size)])
     axes = tuple(range(1, grouped.ndim, 2))
@@ -217,20 +217,20 @@ _REDUCE: Mapping[ReduceTensorOp, Callable[[Array, tuple[int, ...]], Array]] = {
 
 
 def _reshape(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Return the values in another shape, or with the last two axes swapped.
 
-    Where the strides of the result are those of a transposed one, the axes were swapped.
+    The axes are swapped if the result has the strides of a transposed tensor.
     """
     x = operands["xdesc"]
-    shape = tuple(written["ydesc"].attributes["dimensions"])
+    shape = tuple(outputs["ydesc"].attributes["dimensions"])
     is_swapped = shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
     return {"ydesc": x.swapaxes(-1, -2) if is_swapped else x.reshape(shape)}
 
 
 def _norm_forward(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     x, scale, epsilon = (operands[name] for name in ("xdesc", "scale_desc", "epsilon_desc"))
     mode = BackendNormMode(operation.value("mode"))
@@ -246,7 +246,7 @@ def _norm_forward(
 
 
 def _norm_backward(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     dy, x, scale = (operands[name] for name in ("dydesc", "xdesc", "scale_desc"))
     mode = BackendNormMode(operation.value("mode"))
@@ -274,7 +274,7 @@ def _normalized_axes(
 
 
 def _gen_stats(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     x = operands["xdesc"]
     axes = (0, *range(2, x.ndim))
@@ -285,7 +285,7 @@ def _gen_stats(
 
 
 def _resample(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Return a pooling, whose padding may differ at the two ends."""
     x, steps = operands["xdesc"], operation.value("desc")
@@ -314,11 +314,11 @@ def _counts(x: Array, steps: BackendObject) -> Any:
 
 
 def _resample_backward(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Return the gradient of a pooling: of a maximum to its place, of an average to its window."""
     dy, steps = operands["dydesc"], operation.value("desc")
-    shape = written["dxdesc"].attributes["dimensions"]
+    shape = outputs["dxdesc"].attributes["dimensions"]
     is_largest = ResampleMode(steps.value("mode")) == ResampleMode.MAXPOOL
     window, stride, before, behind = (
         steps.attributes[name]
@@ -360,25 +360,25 @@ def _windows(x: Array, steps: BackendObject, fill: float) -> Array:
 
 
 def _rng(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     """Draw ones with a probability, by another generator than cuDNN's."""
     seed, offset = (int(operands[name].reshape(-1)[0]) for name in ("seed", "offset_desc"))
     probability = operation.value("desc").value("bernoulli_dist_probability")
-    shape = written["ydesc"].attributes["dimensions"]
+    shape = outputs["ydesc"].attributes["dimensions"]
     numbers = np.random.default_rng([seed, offset]).random(shape)
     return {"ydesc": (numbers < probability).astype(np.float32)}
 
 
 def _pointwise(
-    operation: BackendObject, operands: Mapping[str, Array], written: Mapping[str, BackendObject]
+    operation: BackendObject, operands: Mapping[str, Array], outputs: Mapping[str, BackendObject]
 ) -> Mapping[str, Array]:
     pointwise, mode = operation.value("pw_descriptor"), mode_of(operation)
-    if "dxdesc" in written:
+    if "dxdesc" in outputs:
         x = operands["xdesc"]
         return {"dxdesc": operands["dydesc"] * SLOPES[mode](x, pointwise).astype(x.dtype)}
     x = _scaled(operation, "alpha1", operands["xdesc"])
-    shape = written["ydesc"].attributes["dimensions"]
+    shape = outputs["ydesc"].attributes["dimensions"]
     if mode == PointwiseMode.GEN_INDEX:
         axis = pointwise.value("axis")
         places = np.arange(x.shape[axis], dtype=np.int32)

@@ -13,11 +13,16 @@ from cudnnlite.specs.layers import LRNSpec
 
 
 def _window_sums(values: Array, axes: Sequence[int], before: int, behind: int) -> Array:
-    """Return, for each place, the sum over so many values before and behind it along some axes."""
+    """Return the sum over a window around each value.
+
+    Along each of `axes` the window has `before` values before it, and `behind` behind it.
+    """
     pads = [(before, behind) if axis in axes else (0, 0) for axis in range(values.ndim)]
     window = (before + behind + 1,) * len(axes)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, pads), window, tuple(axes))
-    return np.asarray(windows.sum(tuple(range(-len(axes), 0))))
+    # The axes of the window come last.
+    window_axes = tuple(range(values.ndim, windows.ndim))
+    return np.asarray(windows.sum(window_axes))
 
 
 def _channels_before(norm: LRNSpec) -> int:
@@ -31,9 +36,9 @@ def _divisor(x: Array, norm: LRNSpec) -> Array:
 
 
 def _why_refused(specs: Values, options: Values) -> str | None:
-    """Refuse 3-D images unless they are NCDHW, also along axes of size 1.
+    """Return why 3-D images that are not NCDHW are refused, in an H200's words; None for others.
 
-    The message is an H200's.  2-D images may have any layout.
+    An axis of size 1 is no exception.  2-D images may have any layout.
     """
     if any(spec.rank == 5 and spec.layout != "NCDHW" for spec in specs.values()):
         return "(xDesc->nbDims > 4) && !isTensorNCHW_HWpacked(xDesc)"
@@ -64,7 +69,10 @@ def _image_sums(values: Array, n: int) -> Array:
 
 
 def _weight(x: Array, norm: LRNSpec) -> float:
-    """Return the factor of a window's squares; images of one axis are one pixel high."""
+    """Return the factor of the sum of squares: alpha over the number of pixels in a window.
+
+    A window has two axes at least, because cuDNN receives 1-D images as images one pixel high.
+    """
     return float(norm.alpha / norm.n ** max(2, x.ndim - 2))
 
 
@@ -104,9 +112,9 @@ def divisive_around_backward(
     divisor = _image_divisor(x, means, norm)
     factor = 2 * norm.beta * _weight(x, norm)
     slope = dy * x * divisor ** (-norm.beta - 1)
-    around = x * _image_sums(slope, norm.n) - _image_sums(slope * means, norm.n)
+    slope_sums = x * _image_sums(slope, norm.n) - _image_sums(slope * means, norm.n)
     distances = _image_sums(x, norm.n) - means * _image_sums(np.ones_like(x), norm.n)
-    return dy * divisor**-norm.beta - factor * around, factor * slope * distances
+    return dy * divisor**-norm.beta - factor * slope_sums, factor * slope * distances
 
 
 @computes(declarations.DIVISIVE_BACKWARD, refusal_status=Status.NOT_SUPPORTED, workspace=_workspace)

@@ -26,10 +26,10 @@ from cudnnlite.emulated.registry import (
     Implementation,
     RefusalError,
     Work,
-    bad,
+    bad_parameter,
     check_aligned,
     check_size,
-    null,
+    null_pointer,
     unsupported,
 )
 from cudnnlite.enums import DataType, Status
@@ -61,7 +61,7 @@ class Call:
     arguments : dict
         The C arguments, by the header's names and by the declaration's.
     specs, options : dict
-        By name.
+        The specs of operands, and the options, by name.
     """
 
     def __init__(self, c_call: SimpleNamespace, operation: Operation) -> None:
@@ -90,7 +90,7 @@ class Call:
         for name, expected in expected_specs.items():
             shape = self.specs[name].shape
             if expected.shape != shape:
-                raise bad(f"{name} has shape {shape}, the result has {expected.shape}")
+                raise bad_parameter(f"{name} has shape {shape}, the result has {expected.shape}")
 
     def _read_operand(self, name: str) -> Any:
         spec_type = FilterSpec if name in self.operation.filters else TensorSpec
@@ -99,7 +99,7 @@ class Call:
     def _read_descriptor(self, name: str, spec_type: type) -> Any:
         native = self.arguments[f"{self.operation.shared.get(name, name)}Desc"]
         descriptor = DESCRIPTORS[spec_type]
-        if descriptor.by_handle:
+        if descriptor.needs_handle:
             return descriptor_state(self.api, native)
         return descriptor.read(self.api.real, native)
 
@@ -110,7 +110,9 @@ class Call:
             return self._float_option(name)
         value = kind(self.arguments[name])
         if value.name not in kind.__members__:
-            raise bad(f"{name}={self.arguments[name]}; allowed: {', '.join(kind.__members__)}")
+            raise bad_parameter(
+                f"{name}={self.arguments[name]}; allowed: {', '.join(kind.__members__)}"
+            )
         return value
 
     def _float_option(self, name: str) -> Any:
@@ -129,7 +131,7 @@ class Call:
     def number(self, name: str) -> float:
         """Return a host scalar, which is a float where integers are computed too."""
         if not self.arguments[name]:
-            raise null(name)
+            raise null_pointer(name)
         c_type = ctypes.c_double if self.compute_dtype == np.float64 else ctypes.c_float
         return c_type.from_address(self.arguments[name]).value
 
@@ -185,26 +187,26 @@ class Call:
         Only the operands that the declaration allows may be the memory that is written.
         """
         views = {name: self.view(name) for name in self.specs}
-        for number, written in enumerate(self.operation.writes):
+        for number, output in enumerate(self.operation.writes):
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                if np.shares_memory(views[name], views[written]):
-                    self._check_in_place(name, written)
-            target = as_tensor(self.specs[written])
+                if np.shares_memory(views[name], views[output]):
+                    self._check_in_place(name, output)
+            target = as_tensor(self.specs[output])
             if target.overlaps_itself:
-                raise bad(
-                    f"values of {written} overlap each other in memory: strides {target.strides}"
+                raise bad_parameter(
+                    f"values of {output} overlap each other in memory: strides {target.strides}"
                 )
         return views
 
-    def _check_in_place(self, name: str, written: str) -> None:
+    def _check_in_place(self, name: str, output: str) -> None:
         """Refuse an operand that shares memory with one that is written, unless it may."""
-        is_in_place = any(self._is_same(other, written) for other in self.operation.in_place)
-        if not is_in_place or not self._is_same(name, written):
-            raise bad(f"{name} and {written} overlap in memory")
+        is_in_place = any(self._is_same(other, output) for other in self.operation.in_place)
+        if not is_in_place or not self._is_same(name, output):
+            raise bad_parameter(f"{name} and {output} overlap in memory")
 
 
 def nbytes_of_bits(count: int) -> int:
-    """Return the bytes that so many bits take."""
+    """Return the bytes that `count` bits take."""
     return -(-count // 8)
 
 
@@ -247,7 +249,7 @@ def no_workspace(specs: Values) -> int:
 
 @dataclass(frozen=True, eq=False)
 class OperationEmulation:
-    """What the emulated device does for an operation's C functions; `computes` makes it."""
+    """The emulation of an operation's C functions; `computes` makes it."""
 
     operation: Operation
     compute: Callable[..., Any]
@@ -283,7 +285,7 @@ class OperationEmulation:
         dtypes = {specs[name].dtype for name in self.same_dtype or specs}
         dtypes_by_name = ", ".join(f"{name} is {spec.dtype.name}" for name, spec in specs.items())
         if len(dtypes) > 1:
-            raise bad(dtypes_by_name)
+            raise bad_parameter(dtypes_by_name)
         if target.dtype not in self.dtypes:
             raise unsupported(dtypes_by_name)
         if target.rank not in self.ranks:
@@ -296,7 +298,7 @@ class OperationEmulation:
         """Read the operands, compute, and write the results, blended by the outputs' scalars."""
         operation = self.operation
         views = call.views()
-        call.api.ran.add(operation.function)
+        call.api.kernels_run.add(operation.function)
         operands = [
             read_values(views[name], call.specs[name]).astype(call.compute_dtype)
             for name in (*operation.reads, *operation.caller_provided)
@@ -374,7 +376,7 @@ def computes(
 def call_operation(
     implementations: Mapping[Operation, Implementation], c_call: SimpleNamespace
 ) -> Work | None:
-    """Call a C function for one of its operations, which differ in what is a null pointer."""
+    """Call a C function for one of its operations, which differ in their null pointers."""
     nulls = {
         operation: {name for name in operation.nulls if hasattr(c_call, name)}
         for operation in implementations

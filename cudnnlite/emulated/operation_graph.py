@@ -12,7 +12,7 @@ from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import is_classical, spec_of
 from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.graph_shapes import check_shapes
-from cudnnlite.emulated.registry import RefusalError, bad, unsupported
+from cudnnlite.emulated.registry import RefusalError, bad_parameter, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, Status
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
@@ -44,7 +44,7 @@ class GraphConvolution(NamedTuple):
     alpha: float
     beta: float
     uids: Mapping[str, int]
-    written: str
+    output_name: str
     pointwise: tuple[BackendObject, ...]
 
 
@@ -56,7 +56,7 @@ def check_tensor(tensor: BackendObject) -> None:
         raise unsupported("truth values in memory")
     alignment = tensor.value("byte_alignment")
     if alignment < 1 or alignment & (alignment - 1):
-        raise bad(f"byte_alignment={alignment} is no power of two")
+        raise bad_parameter(f"byte_alignment={alignment} is no power of two")
 
 
 def check_convolution(convolution: BackendObject) -> None:
@@ -64,7 +64,7 @@ def check_convolution(convolution: BackendObject) -> None:
     names = ("dilations", "filter_strides", "pre_paddings", "post_paddings")
     spatial_dims = convolution.value("spatial_dims")
     if any(len(convolution.attributes[name]) != spatial_dims for name in names):
-        raise bad(f"spatial_dims={spatial_dims} and steps of other lengths")
+        raise bad_parameter(f"spatial_dims={spatial_dims} and steps of other lengths")
 
 
 def finalize_convolution(operation: BackendObject) -> None:
@@ -106,7 +106,7 @@ def _convolution_spec(convolution: BackendObject, groups: int) -> ConvolutionSpe
 
 
 def finalize_graph(graph: BackendObject, engine_count: int) -> None:
-    """Work out what a graph is: a convolution with what was recorded behind one, or a formula."""
+    """Set a graph's content: a convolution with recorded pointwise operations, or a formula."""
     first, *others = graph.attributes["ops"]
     _check_unique_ids([first, *others])
     has_convolution = any(operation.kind in CONVOLUTIONS for operation in [first, *others])
@@ -117,7 +117,7 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
         return
     if not _is_supported_chain(first, others):
         raise unsupported("an H200 has graphs of one convolution with pointwise operations behind")
-    outputs = [first.value(first.content.written), *(other.value("ydesc") for other in others)]
+    outputs = [first.value(first.content.output_name), *(other.value("ydesc") for other in others)]
     is_virtual = [tensor.value("is_virtual", False) for tensor in outputs]
     if is_virtual != [True] * len(others) + [False]:
         raise unsupported(
@@ -132,9 +132,10 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
 def _has_formula_behind(first: BackendObject, others: list[BackendObject]) -> bool:
     """Return whether a forward convolution has pointwise operations behind it that form no chain.
 
-    Of operations that were not recorded behind a convolution, a formula is made, too.
+    A formula computes such a graph, as it does for operations that were not recorded behind a
+    convolution.
     """
-    if first.kind not in CONVOLUTIONS or first.content.written != "y":
+    if first.kind not in CONVOLUTIONS or first.content.output_name != "y":
         return False
     is_pointwise = all(other.kind == "OPERATION_POINTWISE" for other in others)
     return is_pointwise and not is_classical(others)
@@ -144,7 +145,7 @@ def _is_supported_chain(first: BackendObject, others: list[BackendObject]) -> bo
     """Return whether they are a convolution with pointwise operations, or a gradient alone."""
     if first.kind not in CONVOLUTIONS:
         return False
-    if others and first.content.written != "y":
+    if others and first.content.output_name != "y":
         return False
     return all(other.kind == "OPERATION_POINTWISE" for other in others)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnlite.emulated.backend import READ_ONLY, BackendObject
-from cudnnlite.emulated.registry import bad
+from cudnnlite.emulated.registry import bad_parameter
 
 _OF_THE_DEVICE = ("handle", "deviceprop", "kernel_cache")
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -45,25 +45,25 @@ def configuration_from(text: str, finalize: Callable[[BackendObject], None]) -> 
         plain = json.loads(text)
         if plain["emulated"] is not True:
             raise ValueError("it is a GPU's")
-        made: list[BackendObject] = []
+        objects: list[BackendObject] = []
         # An object is written behind those that it refers to.
         for plain_object in plain["objects"]:
-            target = _made(plain_object, made)
+            target = _make_object(plain_object, objects)
             finalize(target)
             target.is_final = True
-            made.append(target)
-        configuration = made[-1]
+            objects.append(target)
+        configuration = objects[-1]
     except _MISTAKES as error:
-        raise bad(f"the JSON is not that of an emulated plan: {error}") from error
+        raise bad_parameter(f"the JSON is not that of an emulated plan: {error}") from error
     if configuration.kind != "ENGINECFG":
-        raise bad(f"the JSON is that of a {configuration.kind}")
+        raise bad_parameter(f"the JSON is that of a {configuration.kind}")
     return configuration
 
 
-def _made(plain: dict[str, Any], made: list[BackendObject]) -> BackendObject:
+def _make_object(plain: dict[str, Any], objects: list[BackendObject]) -> BackendObject:
     target = BackendObject(plain["kind"])
     for name, values in plain["attributes"].items():
         target.attributes[name] = [
-            made[value["object"]] if isinstance(value, dict) else value for value in values
+            objects[value["object"]] if isinstance(value, dict) else value for value in values
         ]
     return target

@@ -21,13 +21,13 @@ from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 @computes(declarations.ADD, dtypes=FLOATS)
 def add(a: Array, c: Array) -> Array:
-    """`cudnnAddTensor`: return what is added."""
+    """`cudnnAddTensor`: return the values to add."""
     return a
 
 
 @computes(declarations.SCALE, dtypes=FLOATS)
 def scale(y: Array) -> Array:
-    """`cudnnScaleTensor`: return what is scaled."""
+    """`cudnnScaleTensor`: return the values to scale."""
     return y
 
 

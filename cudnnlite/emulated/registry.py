@@ -16,13 +16,13 @@ from cudnnlite.emulated.memory import EmulatedMemory
 from cudnnlite.enums import Status
 
 Work = Callable[[], object]
-# A C call is one object: `api` is the `EmulatedApi`, `arguments` is the tuple that C saw, and each
-# argument is an attribute with the header's name.
+# The object of a C call has these attributes: `api`, the `EmulatedApi`; `arguments`, the tuple of
+# all arguments; and each argument under its name in the header.
 Implementation = Callable[[SimpleNamespace], Work | None]
 
 
 class EmulationState(Protocol):
-    """What an emulation uses of the `EmulatedApi` that calls it.
+    """The part of the `EmulatedApi` that an emulation uses.
 
     Attributes
     ----------
@@ -32,10 +32,10 @@ class EmulationState(Protocol):
         The functions of the loaded libcudnn.
     library : Library
         The loaded libcudnn.
-    handles, backend, remembered : dict
-        By the addresses of live handles, of live backend descriptors, and of other live
-        descriptors: what belongs to them.
-    ran : set
+    handles, backend, descriptor_states : dict
+        The states of live handles, of live backend descriptors, and of other live descriptors, each
+        by its address.
+    kernels_run : set
         The kernels that did something since this set was emptied.
     """
 
@@ -44,13 +44,13 @@ class EmulationState(Protocol):
     library: Library
     handles: dict[int, Any]
     backend: dict[int, Any]
-    remembered: dict[int, Any]
-    ran: set[object]
+    descriptor_states: dict[int, Any]
+    kernels_run: set[object]
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """A C function, and what the emulated device does for it; `emulates` makes it."""
+    """The emulation of a C function; `emulates` makes it."""
 
     function: str
     implementation: Implementation
@@ -63,10 +63,10 @@ class Emulation:
 def emulates(function: str) -> Callable[[Implementation], Emulation]:
     """Turn the decorated function into the emulation of a C function.
 
-    It receives the C call, returns on success, and raises `RefusalError` otherwise.  Where a GPU
-    does the work later, on the handle's stream, the function checks its arguments, reads its
-    descriptors, and returns that work.  The work is done at once, or, where the stream is being
-    recorded, whenever the graph is launched.
+    The decorated function receives the C call, returns on success, and raises `RefusalError`
+    otherwise.  If a GPU computes asynchronously, the function only checks the arguments and reads
+    the descriptors, and returns the computation as a `Work`.  The device runs the `Work` at once,
+    or at each launch of the graph if the stream is being recorded.
     """
 
     def decorate(implementation: Implementation) -> Emulation:
@@ -84,18 +84,18 @@ class RefusalError(Exception):
         self.message = message
 
 
-def bad(message: str) -> RefusalError:
-    """Return what ends a call with BAD_PARAM."""
+def bad_parameter(message: str) -> RefusalError:
+    """Return the error that ends a call with BAD_PARAM."""
     return RefusalError(Status.BAD_PARAM, message)
 
 
-def null(names: str) -> RefusalError:
-    """Return what ends a call with BAD_PARAM_NULL_POINTER."""
+def null_pointer(names: str) -> RefusalError:
+    """Return the error that ends a call with BAD_PARAM_NULL_POINTER."""
     return RefusalError(Status.BAD_PARAM_NULL_POINTER, f"{names} is a null pointer")
 
 
 def unsupported(message: str) -> RefusalError:
-    """Return what ends a call with NOT_SUPPORTED."""
+    """Return the error that ends a call with NOT_SUPPORTED."""
     return RefusalError(Status.NOT_SUPPORTED, message)
 
 

@@ -24,7 +24,7 @@ from cudnnlite.emulated.descriptor_state import destroy_descriptor
 from cudnnlite.emulated.dropout import find_dropout
 from cudnnlite.emulated.memory import POISON_FREED, Bytes
 from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
-from cudnnlite.emulated.registry import RefusalError, Work, bad, emulates, unsupported
+from cudnnlite.emulated.registry import RefusalError, Work, bad_parameter, emulates, unsupported
 from cudnnlite.emulated.rnn_layout import reserve_layout, weight_layout, weight_views, write_steps
 from cudnnlite.emulated.spaces import Reserve, Spaces, checksum
 from cudnnlite.emulated.support import multiplies_in_tf32
@@ -61,11 +61,13 @@ def _read_data(
 ) -> RNNDataSpec:
     data = RNNDataDescriptor.read(c_call.api.real, getattr(c_call, argument))
     if not data.batch:
-        raise bad(f"{argument} was never set")
+        raise bad_parameter(f"{argument} was never set")
     if data.dtype != spec.dtype:
-        raise bad(f"{argument} is of {dtype_name(data.dtype)}, rnnDesc of {dtype_name(spec.dtype)}")
+        raise bad_parameter(
+            f"{argument} is of {dtype_name(data.dtype)}, rnnDesc of {dtype_name(spec.dtype)}"
+        )
     if data.vector_size != vector_size:
-        raise bad(f"{argument} has vectors of {data.vector_size}; needed: {vector_size}")
+        raise bad_parameter(f"{argument} has vectors of {data.vector_size}; needed: {vector_size}")
     return data
 
 
@@ -89,7 +91,7 @@ class _Call(Spaces):
         self.dropout = find_dropout(self.api, dropout.value)
         self.x = _read_data(c_call, self.spec, "xDesc", self.spec.input_size)
         self.y = _read_data(c_call, self.spec, "yDesc", self.spec.output_size)
-        self.dtype = wide_dtype(self.spec.dtype)  # of what is computed
+        self.dtype = wide_dtype(self.spec.dtype)  # of the computation
         self.storage_dtype = numpy_dtype(self.spec.dtype)
         self.active = equations.active_steps(self.x)
         self.rounding = _rounding(self.spec)
@@ -110,9 +112,9 @@ class _Call(Spaces):
         for name in ("layout", "max_length", "batch", "lengths"):
             x_value, y_value = getattr(self.x, name), getattr(self.y, name)
             if x_value != y_value:
-                raise bad(f"{name} is {x_value} in xDesc, {y_value} in yDesc")
+                raise bad_parameter(f"{name} is {x_value} in xDesc, {y_value} in yDesc")
         if self.x.needs_padded_io and not self.padded_io:
-            raise bad(
+            raise bad_parameter(
                 f"(1U << 0) != rnnDesc->paddingMode(): {self.x} wants CUDNN_RNN_PADDED_IO_ENABLED"
             )
 
@@ -122,13 +124,13 @@ class _Call(Spaces):
             state = TensorDescriptor.read(self.api.real, getattr(self.c_call, name))
         except ArgumentError as error:
             # The descriptor was never set.
-            raise bad(f"{name}: {error}") from error
+            raise bad_parameter(f"{name}: {error}") from error
         if state.shape != shape:
-            raise bad(f"{name} has shape {state.shape}; needed: {shape}")
+            raise bad_parameter(f"{name} has shape {state.shape}; needed: {shape}")
         if state.strides != (shape[1] * shape[2], shape[2], 1):
-            raise bad(f"{name} has strides {state.strides}; it must have no gaps")
+            raise bad_parameter(f"{name} has strides {state.strides}; it must have no gaps")
         if state.dtype != self.spec.dtype:
-            raise bad(
+            raise bad_parameter(
                 f"{name} is of {dtype_name(state.dtype)}, rnnDesc of {dtype_name(self.spec.dtype)}"
             )
 
@@ -139,19 +141,19 @@ class _Call(Spaces):
         lengths = self.api.memory.ints(self.c_call.devSeqLengths, self.x.batch)
         on_device = tuple(lengths.tolist())
         if on_device != self.x.lengths:
-            raise bad(f"devSeqLengths holds {on_device}, xDesc {self.x.lengths}")
+            raise bad_parameter(f"devSeqLengths holds {on_device}, xDesc {self.x.lengths}")
 
     def _check_build(self) -> None:
         """Refuse PERSIST_DYNAMIC that was not built, or was built for something else."""
-        build = self.api.remembered.get(self.c_call.rnnDesc.value)
+        build = self.api.descriptor_states.get(self.c_call.rnnDesc.value)
         if build is None:
-            raise bad(
+            raise bad_parameter(
                 "PERSIST_DYNAMIC was not built: cudnnBuildRNNDynamic was not called since rnnDesc "
                 "was set"
             )
         batch, spec = build
         if (batch, spec) != (self.x.batch, self.spec):
-            raise bad(
+            raise bad_parameter(
                 f"cudnnBuildRNNDynamic was given a batch of {batch} and {spec}; "
                 f"this is a batch of {self.x.batch} and {self.spec}"
             )
@@ -272,7 +274,7 @@ def weight_arrays(network: equations.Network) -> list[Array | None]:
 @emulates("cudnnSetRNNDescriptor_v8")
 def set_descriptor(c_call: SimpleNamespace) -> None:
     """`cudnnSetRNNDescriptor_v8`: set a descriptor, which then is not built."""
-    c_call.api.remembered.pop(c_call.rnnDesc.value, None)
+    c_call.api.descriptor_states.pop(c_call.rnnDesc.value, None)
     try:
         c_call.api.real.cudnnSetRNNDescriptor_v8(*c_call.arguments)
     except CudnnError as error:
@@ -292,11 +294,11 @@ def build_dynamic(c_call: SimpleNamespace) -> None:
     spec, algorithm, *_ = read_rnn(c_call.api.real, c_call.rnnDesc)
     batch = c_call.miniBatch
     if algorithm != RNNAlgo.PERSIST_DYNAMIC:
-        raise bad(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
+        raise bad_parameter(f"cudnnBuildRNNDynamic is for PERSIST_DYNAMIC, not {algorithm.name}")
     if batch < 1:
-        raise bad(f"miniBatch={batch}; allowed: 1 or more")
+        raise bad_parameter(f"miniBatch={batch}; allowed: 1 or more")
     _check_support(spec, algorithm)
-    c_call.api.remembered[c_call.rnnDesc.value] = batch, spec
+    c_call.api.descriptor_states[c_call.rnnDesc.value] = batch, spec
 
 
 @emulates("cudnnGetRNNTempSpaceSizes")
@@ -316,7 +318,7 @@ def temp_space_sizes(c_call: SimpleNamespace) -> None:
 def _is_training(mode: int) -> bool:
     if mode not in list(ForwardMode):
         allowed = ", ".join(f"{member.name} ({member.value})" for member in ForwardMode)
-        raise bad(f"fwdMode={mode}; allowed: {allowed}")
+        raise bad_parameter(f"fwdMode={mode}; allowed: {allowed}")
     return mode == ForwardMode.TRAINING
 
 
@@ -344,7 +346,7 @@ def forward(c_call: SimpleNamespace) -> Work:
             reserve.begin()
         if dropout is not None and masks is not None:
             dropout.draw(call.api, masks)
-        call.api.ran.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
+        call.api.kernels_run.add(f"recurrent {getattr(call.rounding, '__name__', None)}")
         result, *final_states = equations.forward(
             network,
             steps.astype(call.dtype, copy=False),
@@ -418,7 +420,7 @@ def backward_weights(c_call: SimpleNamespace) -> Work:
     if c_call.addGrad == WgradMode.SET:
         raise unsupported("addGrad=SET; allowed: ADD")
     if c_call.addGrad != WgradMode.ADD:
-        raise bad(f"addGrad={c_call.addGrad}; allowed: ADD ({WgradMode.ADD.value})")
+        raise bad_parameter(f"addGrad={c_call.addGrad}; allowed: ADD ({WgradMode.ADD.value})")
     # The C function has neither cx nor cDesc.
     c_call.cx = None
     call = _Call(c_call, is_backward=True)

@@ -1,4 +1,4 @@
-"""Where the emulated device keeps a recurrent network's weights, sequences and reserve space.
+"""The layout of a recurrent network's weights, sequences and reserve space on the emulated device.
 
 The layout of the weights differs from a GPU's on purpose: code that does not ask
 `cudnnGetRNNWeightParams` fails.
@@ -19,7 +19,7 @@ from cudnnlite.descriptors.rnn import read_rnn
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.precision import wide_dtype
-from cudnnlite.emulated.registry import bad, check_size, emulates
+from cudnnlite.emulated.registry import bad_parameter, check_size, emulates
 from cudnnlite.emulated.spaces import ReserveLayout, align
 from cudnnlite.enums import RNNMode
 from cudnnlite.problems.rnn_equations import active_steps, sequence_major, tape_shapes
@@ -74,12 +74,14 @@ def weight_params(c_call: SimpleNamespace) -> None:
     places, needed = weight_layout(spec)
     layers = spec.num_layers * spec.directions
     if not 0 <= c_call.pseudoLayer < layers:
-        raise bad(f"pseudoLayer={c_call.pseudoLayer}; allowed: below {layers}")
+        raise bad_parameter(f"pseudoLayer={c_call.pseudoLayer}; allowed: below {layers}")
     linear_layers = list(range(2 * len(spec.gates)))
     if spec.cell == RNNMode.LSTM:
         linear_layers.append(PROJECTION)
     if c_call.linLayerID not in linear_layers:
-        raise bad(f"linLayerID={c_call.linLayerID}; allowed for {spec.cell.name}: {linear_layers}")
+        raise bad_parameter(
+            f"linLayerID={c_call.linLayerID}; allowed for {spec.cell.name}: {linear_layers}"
+        )
     check_size("weightSpace", c_call.weightSpaceSize, needed)
     for descriptor, address, is_bias in (
         (c_call.mDesc, c_call.mAddr, False),

@@ -1,6 +1,6 @@
 """Emulated softmax.
 
-What cuDNN computes wrongly is refused by the declaration, before the emulation is reached.
+The declaration refuses the problems that cuDNN computes wrongly, before the emulation is reached.
 """
 
 from __future__ import annotations

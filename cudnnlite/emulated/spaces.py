@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.registry import EmulationState, bad, check_size, null
+from cudnnlite.emulated.registry import EmulationState, bad_parameter, check_size, null_pointer
 
 Array = NDArray[Any]
 _ALIGNMENT = 16
@@ -34,7 +34,7 @@ class Spaces:
         """Return a view of the memory at an address."""
         address = getattr(self.c_call, name)
         if not address:
-            raise null(name)
+            raise null_pointer(name)
         return self.api.memory.view(address, nbytes)
 
     def space(self, name: str, size_name: str, needed: int) -> Bytes:
@@ -94,15 +94,15 @@ class Reserve:
         """Refuse unless the contents are at that stage of the same problem and operands."""
         header = self._header[0]
         if header["magic"] != _MAGIC or header["stage"] != len(stage):
-            raise bad(f"reserveSpace is not as {stage} left it")
+            raise bad_parameter(f"reserveSpace is not as {stage} left it")
         if header["problem"] != self._problem:
-            raise bad(
+            raise bad_parameter(
                 "reserveSpace is of another problem: another network, other sequences or another "
                 "dropout probability"
             )
         for name, value in operands.items():
             if header["operands"][_OPERANDS.index(name)] != value:
-                raise bad(f"{name} is not what it was when reserveSpace was written")
+                raise bad_parameter(f"{name} is not what it was when reserveSpace was written")
 
 
 def checksum(*arrays: Array | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from cudnnlite.emulated.descriptor_state import destroy_descriptor, store_state
 from cudnnlite.emulated.operation import Array, computes, never_refused
-from cudnnlite.emulated.registry import bad, emulates
+from cudnnlite.emulated.registry import bad_parameter, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.problems import spatial_transformer as declarations
 from cudnnlite.specs.layers import SpatialTransformerSpec
@@ -22,7 +22,7 @@ _RANKS = (3, 4)
 def set_descriptor(c_call: SimpleNamespace) -> None:
     """`cudnnSetSpatialTransformerNdDescriptor`: set a descriptor; there is one sampler."""
     if c_call.samplerType:
-        raise bad(f"samplerType={c_call.samplerType}; allowed: 0")
+        raise bad_parameter(f"samplerType={c_call.samplerType}; allowed: 0")
     shape = c_call.dimA[: c_call.nbDims]
     dtype = DataType(c_call.dataType)
     store_state(c_call.api, c_call.stDesc, SpatialTransformerSpec, shape, dtype)

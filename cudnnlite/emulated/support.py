@@ -1,8 +1,8 @@
 """Which convolutions and gradients cuDNN refuses on a GPU, and which it multiplies in TF32.
 
 The rules reproduce tables recorded on an H200 with cuDNN 9.19
-(tests/emulated/data/convolution*_support.json): every row of them is a test.  What the tables do
-not cover is refused, so that what runs on the emulated device runs on a GPU.
+(tests/emulated/data/convolution*_support.json): every row of them is a test.  The
+rules refuse all that the tables do not cover, so that a call of the emulated device runs on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPUTE_TYPES = {
     DataType.HALF: (DataType.FLOAT, DataType.HALF),
     DataType.BFLOAT16: (DataType.FLOAT,),
 }
-# What the output may be for each integer input.
+# The output's possible types for each integer input.
 _INTEGER_OUTPUTS = {
     DataType.INT8: (DataType.INT8, DataType.FLOAT),
     DataType.INT8x4: (DataType.INT8x4, DataType.FLOAT),
@@ -322,8 +322,8 @@ def _layout_of_filter(problem: _Problem) -> str:
 def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
     """Return why the images have the wrong layout.
 
-    The images that are read must have the filter's layout.  Beside a filter in NCHW the other
-    images may mostly have any.
+    The images that are read must have the filter's layout.  With a filter in NCHW, most algorithms
+    take any layout of the other images.
     """
     x, w, _, y = problem
     layout = _layout_of_filter(problem)
@@ -335,7 +335,8 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
         return None
     is_strict_in_3d = name == "ALGO_3" or (name == "ALGO_1" and not is_filter)
     both_must_fit = is_channels_last or (is_3d and is_strict_in_3d)
-    if not read.fits(layout) or (both_must_fit and not other.fits(layout)):
+    needed = (read, other) if both_must_fit else (read,)
+    if not all(spec.fits(layout) for spec in needed):
         return f"{name} with a filter in {layout} needs images in {layout}"
     return None
 
@@ -343,7 +344,7 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
 def _why_no_fft_tiling_of_filter(problem: _Problem) -> str | None:
     """Return why FFT_TILING does not compute the gradient of a filter.
 
-    That is a convolution with dy as the filter.
+    The gradient is a convolution with dy as the filter.
     """
     x, w, _, y = problem
     size = y.shape[2:]

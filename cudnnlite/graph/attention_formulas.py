@@ -65,9 +65,9 @@ class AttentionFormulas(GraphFormulas):
         Parameters
         ----------
         shape : iterable of int
-            Of the result.
+            The shape of the result.
         probability : float
-            Of a one.
+            The probability that a value is one.
         seed, offset : GraphTensor
             int64, one value each.  The same pair gives the same numbers.
         """

@@ -171,7 +171,8 @@ def _value_type(kind: str, name: str, default_type: str, type_name: str | None) 
 
 def _text(kind: str, name: str, value: Any) -> ctypes.Array[ctypes.c_char]:
     """Return the characters of a text, without the zero that ends it in C."""
-    if not isinstance(value, str) or not value or not value.isascii() or "\0" in value:
+    is_text = isinstance(value, str) and bool(value)
+    if not is_text or not value.isascii() or "\0" in value:
         raise ArgumentError(
             f"{kind}.{name}={shown(value)}; needed: a text of ASCII characters other than zero"
         )

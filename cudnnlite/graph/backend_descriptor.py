@@ -123,7 +123,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
         Parameters
         ----------
         name : str
-            Its name without the kind's, in lower case.
+            The name of the attribute without the kind, in lower case.
         value : object
             A number, a bool, an enum's member or its name, a dtype, a text, a handle, or another
             descriptor; a sequence of them if cuDNN takes several.

@@ -100,8 +100,8 @@ def _kernel_caches_for(graph: Graph) -> KernelCaches | None:
 class KernelCaches(NonCopyable):
     """cuDNN's kernel caches of a handle: one for graphs that differ in their sizes alone.
 
-    What cuDNN compiles for the first of them serves all, so a plan for other sizes is finalised in
-    a tenth of a millisecond.
+    Kernels that cuDNN compiles for the first of these graphs serve all of them, so that a plan for
+    other sizes is finalised in a tenth of a millisecond.
     """
 
     def __init__(self) -> None:

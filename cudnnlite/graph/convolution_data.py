@@ -13,7 +13,7 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layers import ActivationSpec
 
-# By mode: what it is to graphs, and by which attribute its coefficient goes.
+# The pointwise mode of each activation, and the attribute that takes its coefficient.
 MODES = {
     ActivationMode.RELU: (PointwiseMode.RELU_FWD, ""),
     ActivationMode.CLIPPED_RELU: (PointwiseMode.RELU_FWD, "relu_upper_clip"),
@@ -68,15 +68,15 @@ class ConvolutionData(GraphData):
         kind : str
             "CONVOLUTION_FORWARD", ...
         reads : mapping
-            Its operands, by the names of its attributes.
+            The operands by the names of the operation's attributes.
         spec : TensorSpec or FilterSpec
-            Of the result.
+            The spec of the result.
         conv : ConvolutionSpec
             Padding, stride, dilation and mode.
         compute : DataType
-            In which products are summed.
+            The data type in which products are summed.
         alpha, beta : float
-            Of the result, and of what was there.
+            The factors of the result, and of the output's old values.
         """
         spatial = spec.rank - 2
         (_, stride, dilation), pads = conv.steps(spatial), conv.pads(spatial)
@@ -126,15 +126,15 @@ def convolution_data(
 ) -> ConvolutionData:
     """Return one convolution, or a gradient of one, as a graph.
 
-    `kind` is "CONVOLUTION_FORWARD", ...; `specs` are the operands', by the names that the
-    attributes of the operation have too, that of the result last.
+    `kind` is "CONVOLUTION_FORWARD", ...  `specs` has the specs of the operands, and the result's at
+    the end, by the names of the operation's attributes.
     """
-    *read, written = specs
-    compute = conv.compute_type_for(specs[read[0]])
+    *operand_names, result_name = specs
+    compute = conv.compute_type_for(specs[operand_names[0]])
     data = ConvolutionData(compute)
-    reads = {name: add_input(data, name, specs[name]) for name in read}
-    result = data.convolution(kind, reads, specs[written], conv, compute, alpha, beta)
-    add_output(data, written, result, specs[written])
+    reads = {name: add_input(data, name, specs[name]) for name in operand_names}
+    result = data.convolution(kind, reads, specs[result_name], conv, compute, alpha, beta)
+    add_output(data, result_name, result, specs[result_name])
     return data
 
 

@@ -45,15 +45,14 @@ class GraphData:
     Parameters
     ----------
     compute_type : dtype
-        In which operations compute, and which tensors between them have, where nothing else is
-        said.
+        The default data type of computations, and of the tensors between operations.
     dynamic_shapes : bool
         Whether cuDNN compiles kernels that graphs with other sizes use, too.
 
     Attributes
     ----------
     compute_type, dynamic_shapes
-        As given.
+        The arguments.
     tensors : list of TensorRecord
         All tensors.
     nodes : list of Node
@@ -81,13 +80,13 @@ class GraphData:
         Parameters
         ----------
         name : str
-            By which a call takes it: an identifier that no other tensor has.
+            The name of the tensor in calls: an identifier that no other tensor has.
         shape : iterable of int
             The size of each axis.
         dtype : dtype
-            Of its values.
+            The data type of the values.
         strides : iterable of int, optional
-            In elements; those of C order, without gaps, if not given.
+            The strides in elements; C order without gaps if not given.
 
         Raises
         ------
@@ -123,16 +122,16 @@ class GraphData:
         Parameters
         ----------
         name : str
-            By which a call returns it.
+            The name of the output in calls.
         tensor : GraphTensor
-            What an operation of this graph computes.
+            The result of an operation of this graph.
         dtype : dtype, optional
-            Of its values in memory; that which it has, if not given.
+            The data type in memory; the tensor's own if not given.
         strides : iterable of int, optional
-            Of the array, in elements; those of C order, without gaps, if not given.
+            The strides of the array, in elements; C order without gaps if not given.
         shape : iterable of int, optional
-            Of the array, which has the same values in the same order: a matrix, where products are
-            of batches.  That of the tensor, if not given.
+            The shape of the array, with the same values in the same order: for instance a matrix,
+            if the product is a batch of one.  The tensor's own shape if not given.
 
         Raises
         ------
@@ -244,7 +243,7 @@ class GraphData:
         reads: Mapping[str, GraphTensor | Sequence[GraphTensor]],
         writes: Mapping[str, GraphTensor],
     ) -> GraphTensor | tuple[GraphTensor, ...]:
-        """Add any operation that cuDNN has, and return what it writes.
+        """Add any operation that cuDNN has, and return its results.
 
         Parameters
         ----------
@@ -274,19 +273,19 @@ class GraphData:
         """
         attributes_of(kind)
         values = _mapping({} if attributes is None else attributes, "attributes")
-        read = self._numbers_by_attribute(reads, "reads")
-        written = self._numbers_by_attribute(writes, "writes")
-        if not written:
+        operands = self._numbers_by_attribute(reads, "reads")
+        results = self._numbers_by_attribute(writes, "writes")
+        if not results:
             raise ArgumentError(f"writes={shown(writes)}; needed: what {kind} computes")
-        for numbers in written.values():
+        for numbers in results.values():
             for number in numbers:
                 if self.tensors[number].name:
                     raise ArgumentError(
                         f"writes has {self.tensors[number]}, which is in memory already"
                     )
-        self._add_node(kind, values, read, written)
-        results = tuple(GraphTensor(self, numbers[0]) for numbers in written.values())
-        return results[0] if len(results) == 1 else results
+        self._add_node(kind, values, operands, results)
+        tensors = tuple(GraphTensor(self, numbers[0]) for numbers in results.values())
+        return tensors[0] if len(tensors) == 1 else tensors
 
     def _add_node(
         self,
@@ -306,7 +305,8 @@ class GraphData:
         for name, numbers in (*reads.items(), *writes.items()):
             _, type_of_value, takes_several = allowed[name]
             is_tensor = takes_tensors(kind, name)
-            if not is_tensor or (len(numbers) != 1 and not takes_several):
+            has_valid_count = takes_several or len(numbers) == 1
+            if not is_tensor or not has_valid_count:
                 needed = "one tensor" if is_tensor else type_of_value
                 raise ArgumentError(f"{kind}.{name} takes {needed}; {len(numbers)} tensors given")
         if overlap := reads.keys() & writes.keys():
@@ -339,7 +339,7 @@ class GraphData:
         return numbers
 
     def _check_order(self, node: Node) -> None:
-        """Refuse an operation that reads what is not computed yet, or computes it again."""
+        """Refuse an operation that reads a tensor not computed yet, or computes one again."""
         computed = self._written_numbers()
         for number in node.read_numbers:
             record = self.tensors[number]
@@ -371,17 +371,17 @@ class GraphData:
     def _written_numbers(self) -> set[int]:
         return {number for node in self.nodes for number in node.written_numbers}
 
-    # ------------------------------------------------------------ what it consists of
+    # ------------------------------------------------------------ the parts of the graph
 
     @property
     def inputs(self) -> dict[str, TensorRecord]:
         """The tensors that each call is given, by name."""
-        written = self._written_numbers()
+        written_numbers = self._written_numbers()
         return {
             record.name: record
             for number, record in enumerate(self.tensors)
             if record.name
-            and number not in written
+            and number not in written_numbers
             and record.value is None
             and record.view_of is None
         }
@@ -389,11 +389,11 @@ class GraphData:
     @property
     def outputs(self) -> dict[str, TensorRecord]:
         """The tensors that each call writes, by name."""
-        written = self._written_numbers()
+        written_numbers = self._written_numbers()
         return {
             record.name: record
             for number, record in enumerate(self.tensors)
-            if record.name and number in written
+            if record.name and number in written_numbers
         }
 
     @property
@@ -442,7 +442,7 @@ class GraphData:
         return hash(self.to_json())
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield, for each operation: what it computes, its kind, what it reads, its attributes."""
+        """Yield the results of each operation, its kind, its operands and its attributes."""
         for node in self.nodes:
             kind, attributes = node.kind, dict(node.attributes)
             if kind == "POINTWISE" and "mode" in attributes:
@@ -453,7 +453,7 @@ class GraphData:
             yield results, kind, operands, details
 
     def _label(self, number: int) -> str:
-        """Return what a table calls a tensor; a view by another name than what it is a view of."""
+        """Return the name of a tensor in a table; a view has another name than its tensor."""
         record = self.tensors[number]
         if not record.name:
             return f"t{number}"

@@ -47,7 +47,7 @@ _DRIVER = 13000
 
 
 class _Architecture(NamedTuple):
-    """What all cards of a compute capability have in common."""
+    """The properties that all cards of a compute capability share."""
 
     shared_memory: int  # the most that a block may ask for, bytes
     reserved_shared_memory: int
@@ -68,7 +68,7 @@ _ARCHITECTURES = {
 
 
 class _Card(NamedTuple):
-    """What cards of one compute capability differ in."""
+    """The properties in which cards of one compute capability differ."""
 
     name: str
     compute_capability: int  # 900 is 9.0
@@ -97,11 +97,11 @@ _CARDS = {
 
 
 class DeviceProperties:
-    """What cuDNN has to know of a GPU to choose engines for it, and to compile them.
+    """The properties of a GPU by which cuDNN chooses and compiles engines.
 
-    It takes the place of the GPU: saved on one machine, it answers on another which engines cuDNN
-    has for that GPU (`Graph.candidates`, `candidates`).  It is a value: it can be compared, hashed,
-    printed and saved.
+    The properties take the place of the GPU: saved on one machine, they answer on another which
+    engines cuDNN has for that GPU (`Graph.candidates`, `candidates`).  Properties can be compared,
+    hashed, printed and saved.
 
     Parameters
     ----------
@@ -111,13 +111,13 @@ class DeviceProperties:
     Attributes
     ----------
     values : mapping
-        The same, read-only.
+        The properties, read-only.
     name : str
         The card, "NVIDIA H200".
     compute_capability : str
         The architecture, "9.0".
     multiprocessors : int
-        Their number.
+        The number of multiprocessors.
     known_names : tuple of str
         The names that `named` takes.
 
@@ -277,9 +277,9 @@ def parse_properties(value: Any, argument: str) -> DeviceProperties:
         return value
     if isinstance(value, NativeObject):
         return DeviceProperties.of(value)
-    is_path = isinstance(value, os.PathLike) or (
-        isinstance(value, str) and (value.endswith(".json") or os.sep in value)
-    )
+    is_path = isinstance(value, os.PathLike)
+    if isinstance(value, str):
+        is_path = value.endswith(".json") or os.sep in value
     if is_path:
         with refused_as(ArgumentError, argument, ArgumentError):
             return DeviceProperties.load(value)

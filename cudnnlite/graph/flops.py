@@ -44,8 +44,8 @@ def _node_flops(graph: GraphData, node: Node, masked: tuple[int, int] | None) ->
     if not has_scores:
         return flops
     rows, columns = masked
-    seen = sum(min(row + 1, columns) for row in range(rows))
-    return flops * seen // (rows * columns)
+    num_visible = sum(min(row + 1, columns) for row in range(rows))
+    return flops * num_visible // (rows * columns)
 
 
 def _causal_scores(graph: GraphData) -> tuple[int, int] | None:
@@ -59,14 +59,14 @@ def _causal_scores(graph: GraphData) -> tuple[int, int] | None:
         mode = attributes.get("mode")
         if node.kind != "POINTWISE":
             continue
-        (written,) = (numbers[0] for _, numbers in node.writes)
-        rank = len(graph.tensors[written].shape)
+        (output_number,) = (numbers[0] for _, numbers in node.writes)
+        rank = len(graph.tensors[output_number].shape)
         if mode == "GEN_INDEX":
-            index_axes[written] = int(attributes["axis"]) - rank
+            index_axes[output_number] = int(attributes["axis"]) - rank
         elif mode == "CMP_GE":
             reads = dict(node.reads)
             axes = [index_axes.get(reads[name][0]) for name in ("xdesc", "bdesc")]
             if axes == [-2, -1]:
-                rows, columns = graph.tensors[written].shape[-2:]
+                rows, columns = graph.tensors[output_number].shape[-2:]
                 return rows, columns
     return None

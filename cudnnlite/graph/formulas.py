@@ -53,13 +53,13 @@ class GraphFormulas(GraphData):
         mode : PointwiseMode or str
             Any that cuDNN has: "ADD", "EXP", "GELU_FWD", "BINARY_SELECT", "GEN_INDEX", ...
         x, b, t : GraphTensor or float
-            One to three operands.  Of a backward mode (``*_BWD``) `x` is the forward operand and
+            One to three operands.  In a backward mode (``*_BWD``) `x` is the forward operand and
             `b` the gradient of the result.
         dtype : dtype, optional
-            Of the result; the graph's compute type, bool for comparisons, int32 for indices, if
-            not given.
+            The data type of the result.  If not given: bool for comparisons, int32 for indices, the
+            graph's compute type otherwise.
         precision : dtype, optional
-            In which it is computed.
+            The data type in which the operation computes.
         **attributes
             Of cuDNN's descriptor: ``relu_upper_clip=6.0``, ``axis=2``, ...
 
@@ -138,10 +138,10 @@ class GraphFormulas(GraphData):
     def div(
         self, x: GraphTensor, b: GraphTensor | float, dtype: AnyDtype | None = None
     ) -> GraphTensor:
-        """Return x / b, in a data type where one is given.
+        """Return x / b, with `dtype` as the data type if it is given.
 
-        Where b is a number, its reciprocal is multiplied by, which rounds once more: behind
-        products and convolutions cuDNN has engines for "MUL", and none for "DIV".
+        If b is a number, x is multiplied by its reciprocal, which rounds once more: behind products
+        and convolutions cuDNN has engines for "MUL", and none for "DIV".
         """
         reciprocal = None if isinstance(b, GraphTensor) else _reciprocal(real_number(b, "b"))
         if reciprocal is not None:
@@ -216,9 +216,9 @@ class GraphFormulas(GraphData):
         a, b : GraphTensor
             ``(..., M, K)`` and ``(..., K, N)``.
         dtype : dtype, optional
-            Of the result; the graph's compute type, if not given.
+            The data type of the result; the graph's compute type if not given.
         compute_type : dtype, optional
-            In which products are summed; the graph's, if not given.
+            The data type in which products are summed; the graph's compute type if not given.
         m_lengths, n_lengths, k_lengths : GraphTensor, optional
             int32, ``(batch, 1, 1, 1)``: how many rows, columns, and products of a sum each matrix
             of a batch has.  cuDNN takes them in attention alone.
@@ -280,9 +280,10 @@ class GraphFormulas(GraphData):
         return self.div(powers, total, dtype=dtype), stats
 
     def transposed(self, x: GraphTensor, dtype: AnyDtype | None = None) -> GraphTensor:
-        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not.
+        """Swap the last two axes.
 
-        That of a virtual tensor has another data type where one is given.
+        The result is a view if the tensor is in memory.  For a virtual tensor it is a RESHAPE,
+        which may have another data type, `dtype`.
         """
         tensor = self._check_rank(x, "x", 2)
         shape = (*tensor.shape[:-2], tensor.shape[-1], tensor.shape[-2])
@@ -310,7 +311,7 @@ class GraphFormulas(GraphData):
     # --------------------------------------------------------------- arguments
 
     def _check_rank(self, tensor: GraphTensor, argument: str, least: int) -> GraphTensor:
-        """Return a tensor of this graph that has so many axes; ArgumentError for any other."""
+        """Return a tensor of this graph that has `rank` axes; ArgumentError for any other."""
         if self._own(tensor, argument).rank < least:
             raise ArgumentError(
                 f"{argument} has shape {tensor.shape}; needed: {least} axes at least"

@@ -1,4 +1,4 @@
-"""What cuDNN 9.19 computes wrongly, less precisely than its engines say, or by ending the process.
+"""Graphs that cuDNN 9.19 computes wrongly, less precisely than claimed, or by ending the process.
 
 Found on an H100 (2026-11-26).  Such graphs are refused, and such engines are not used, because the
 library reports success.
@@ -22,8 +22,8 @@ _ENGINES_OF_EVEN_PADDING: Mapping[str, tuple[int, ...]] = {
     "CONVOLUTION_BACKWARD_FILTER": (1, 18, 20),
     "CONVOLUTION_BACKWARD_DATA": (50,),
 }
-# By gradient: the engine that reads scratch memory which nothing wrote, if channels are first and
-# an image of dy does not take a multiple of so many bytes.
+# For each gradient, the engine that reads unwritten scratch memory.  It does if channels are first
+# and the size of an image of dy is not a multiple of `_WRITTEN_BYTES`.
 _ENGINES_OF_UNWRITTEN_MEMORY = {
     "CONVOLUTION_BACKWARD_FILTER": 70,
     "CONVOLUTION_BACKWARD_DATA": 78,

@@ -15,8 +15,7 @@ from cudnnlite.graph.records import Groups, Node, Shape, TensorRecord, packed_st
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 
-# Of each kind of change, so that none takes all the questions.
-_MOST = 6
+_MOST_CHANGES = 6  # of each kind, so that no kind takes all the questions
 _MOST_NAMES = 6  # of tensors that a description lists
 _MULTIPLE = 8  # of which kernels like sizes to be multiples
 _MATRIX_RANK = 3  # of products: a batch of matrices
@@ -41,7 +40,7 @@ _CALLS = {
     **dict.fromkeys(("ADD", "MUL", "MIN", "MAX", "SQRT"), "op_tensor"),
 }
 _ACTIVATIONS = ("RELU", "TANH", "SIGMOID", "ELU", "SWISH")
-# What a graph may lack and still be about the same: no product, no convolution.
+# The operations that may be left out; without a product or convolution the graph is another one.
 _DROPPED = ("POINTWISE", "REDUCTION", "RESHAPE")
 _SOFTMAX = ["REDUCTION", "SUB", "EXP", "REDUCTION", "DIV"]
 
@@ -52,9 +51,9 @@ class Change(NamedTuple):
     Attributes
     ----------
     description : str
-        As it continues "served ...": "with a, b as float16".
+        The change in words that continue "served ...": "with a, b as float16".
     graph : GraphData
-        It need not be consistent: cuDNN refuses it then.
+        The changed graph, which may be inconsistent: cuDNN refuses it then.
     """
 
     description: str
@@ -76,7 +75,7 @@ def changes(graph: GraphData) -> Iterator[Change]:
         _with_more_outputs,
     )
     for kind in kinds:
-        yield from islice(kind(graph), _MOST)
+        yield from islice(kind(graph), _MOST_CHANGES)
 
 
 def descriptor_call(graph: GraphData) -> str | None:
@@ -298,15 +297,16 @@ def _channels_last(shape: Shape) -> Shape:
 
 def _with_round_sizes(graph: GraphData) -> Iterator[Change]:
     """Yield graphs in which sizes are multiples of 8: each size alone, then all of them."""
-    memory = _in_memory(graph).values()
-    sizes = dict.fromkeys(
-        size
-        for axis in (-1, -2, -3)
-        for record in memory
-        for size in record.shape[axis:][:1]
-        if size > 1 and size % _MULTIPLE
-    )
-    for size in islice(sizes, _MOST - 1):
+    # The last axis of every tensor comes first, then the axis before it.
+    sizes: dict[int, None] = {}
+    for axis in (1, 2, 3):
+        for record in _in_memory(graph).values():
+            if axis > len(record.shape):
+                continue
+            size = record.shape[-axis]
+            if size > 1 and size % _MULTIPLE:
+                sizes[size] = None
+    for size in islice(sizes, _MOST_CHANGES - 1):
         up = _rounded(size)
         yield Change(
             f"with axes of {size} rounded up to {up}", _with_sizes(graph, frozenset({size}))
@@ -406,11 +406,11 @@ def _without(graph: GraphData, index: int) -> Change | None:
         for node in graph.nodes
         if node is not dropped
     ]
-    kept = _alive(tensors, nodes)
-    if not kept:
+    live_nodes = _alive(tensors, nodes)
+    if not live_nodes:
         return None
-    other = _changed(graph, tensors, kept)
-    return Change(_description(graph, index, kept), other)
+    other = _changed(graph, tensors, live_nodes)
+    return Change(_description(graph, index, live_nodes), other)
 
 
 def _with_operand(reads: Groups, result: int, operand: int) -> Groups:
@@ -431,9 +431,9 @@ def _alive(tensors: Sequence[TensorRecord], nodes: Sequence[Node]) -> list[Node]
     return alive[::-1]
 
 
-def _description(graph: GraphData, index: int, kept: Sequence[Node]) -> str:
+def _description(graph: GraphData, index: int, live_nodes: Sequence[Node]) -> str:
     """Return which operations a graph lacks."""
-    written = {number for node in kept for number in node.written_numbers}
+    written = {number for node in live_nodes for number in node.written_numbers}
     labels = [
         label
         for label, node in zip(_labels(graph), graph.nodes, strict=True)
@@ -449,7 +449,7 @@ def _description(graph: GraphData, index: int, kept: Sequence[Node]) -> str:
 def _up_to_operation(graph: GraphData) -> Iterator[Change]:
     """Yield the first operations of the graph, most of them first.
 
-    What the others would read becomes an output.
+    The tensors that the left-out operations would read become outputs.
     """
     labels = _labels(graph)
     for count in range(len(labels) - 1, 0, -1):

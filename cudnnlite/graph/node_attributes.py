@@ -61,7 +61,7 @@ def attribute_value(kind: str, name: str, value: Any) -> Any:
     Raises
     ------
     ArgumentError
-        A value of another type; the message names what is needed.
+        A value has another type; the message names the type that is needed.
     """
     _, type_of_value, takes_several = attributes_of(kind)[name]
     if type_of_value == TENSOR:
@@ -72,10 +72,10 @@ def attribute_value(kind: str, name: str, value: Any) -> Any:
         return type_name(parse_any_dtype(value, name))
     if type_of_value in ENUMS_OF_ATTRIBUTES and not takes_several:
         return parse_enum(ENUMS_OF_ATTRIBUTES[type_of_value], value, name).name
-    # Refuses what C would not take.  Of scalars the operation says whether they are DOUBLE.
+    # `encode` refuses what C would refuse.  A scalar may also be DOUBLE, if the operation says so.
     type_in_c = "DOUBLE" if type_of_value == "FLOAT" else None
     encode(_owner_of(kind, name), name, value, type_in_c)
-    number: Any = _NUMBERS.get(type_of_value, lambda one: one)
+    number: Any = _NUMBERS.get(type_of_value, lambda number: number)
     return tuple(map(number, value)) if takes_several else number(value)
 
 

@@ -24,7 +24,7 @@ class Graph(NonCopyable):
     handle : Handle or CudnnApi
         The device that it is for; a function table alone if `device_properties` describe it.
     data : GraphData
-        What the descriptors describe.
+        The graph that the descriptors describe.
     stack : ExitStack
         Owns the descriptors.
     device_properties : BackendDescriptor, optional

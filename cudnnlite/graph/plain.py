@@ -43,7 +43,7 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
     Raises
     ------
     ArgumentError
-        It is no such graph; the message says where it differs.
+        The value is no graph of this format; the message says where it differs.
     """
     try:
         if plain["format"] != FORMAT:
@@ -97,16 +97,16 @@ def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
         if view_of is not None:
             graph.view(_tensor(graph, view_of), shape, strides)
         elif value is not None:
-            made = graph.scalar(name, real_number(_number(value), "value"), dtype)
+            scalar = graph.scalar(name, real_number(_number(value), "value"), dtype)
             if shape:
                 ones = (1,) * len(shape)
-                record = replace(made.record, shape=ones, strides=ones)
-                graph.tensors[made.number] = record
+                record = replace(scalar.record, shape=ones, strides=ones)
+                graph.tensors[scalar.number] = record
         elif name:
-            made = graph.input(name, shape, dtype, strides)
+            array = graph.input(name, shape, dtype, strides)
             if "array_axes" in tensor:
                 array_shape, array_strides = map(tuple, tensor["array_axes"])
-                graph.tensors[made.number] = made.record.with_array(array_shape, array_strides)
+                graph.tensors[array.number] = array.record.with_array(array_shape, array_strides)
         else:
             graph.virtual(shape, parse_any_dtype(dtype), strides)
 

@@ -48,12 +48,12 @@ class GraphOperation(OperationByGraph):
 
 
 class GraphProblem(Problem):
-    """What a graph computes, of operands of which specs.
+    """A graph as a problem, with the specs of its operands.
 
     Parameters
     ----------
     graph : GraphData
-        It does not change any more.
+        The graph, which does not change any more.
     scratch : iterable of str
         Outputs that are in scratch memory, because nobody reads them: they are no operands.
 

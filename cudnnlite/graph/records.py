@@ -1,4 +1,4 @@
-"""What a graph consists of, as frozen values: its tensors and its operations."""
+"""The parts of a graph as frozen values: tensors and operations."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Groups = tuple[tuple[str, tuple[int, ...]], ...]  # numbers of tensors, by the a
 
 @dataclass(frozen=True)
 class TensorRecord:
-    """What a graph knows of one tensor.
+    """One tensor of a graph.
 
     Attributes
     ----------
     shape, strides : tuple of int
-        In elements.
+        The sizes of the axes, and their strides in elements.
     dtype : DataType
-        Of its values.
+        The data type of the values.
     name : str
-        Of a tensor in memory; empty for a virtual one, which is never there.
+        The name of a tensor in memory; empty for a virtual tensor, which is never in memory.
     value : float or None
         A number that is passed by value with each call.
     view_of : int or None
-        The number of the tensor in memory that this is another view of.
+        The number of another tensor in memory, if this one is a view of it.
     array_axes : tuple of (shape, strides), or None
-        Those of the arrays of an output that operations see in another shape.
+        The axes of an output's arrays, if operations see the output in another shape.
     """
 
     shape: Shape
@@ -47,7 +47,7 @@ class TensorRecord:
 
     @property
     def spec(self) -> TensorSpec:
-        """What arrays of such a tensor are."""
+        """The spec of the tensor's arrays."""
         shape, strides = self.array_axes or (self.shape, self.strides)
         return TensorSpec(shape, self.dtype, strides=strides)
 
@@ -86,7 +86,7 @@ class Node:
     kind : str
         cuDNN's name for it: "MATMUL" for ``OPERATION_MATMUL``.
     attributes : tuple of (str, object)
-        By cuDNN's names, those of the descriptor that configures it among them.
+        The attributes by cuDNN's names, with those of the descriptor that configures the operation.
     reads, writes : tuple of (str, tuple of int)
         The numbers of the tensors, by the attributes that take them.
     """

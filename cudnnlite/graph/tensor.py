@@ -10,7 +10,7 @@ from cudnnlite.graph.records import Shape, TensorRecord
 
 
 class GraphTensor:
-    """A tensor of a graph: what an operation reads or computes.
+    """A tensor of a graph: an operand or a result of its operations.
 
     It supports ``+ - * / @``, comparisons by ``< <= > >=``, and ``-x``; numbers become scalars that
     are passed by value.  It belongs to one graph, whose methods make it.
@@ -18,13 +18,13 @@ class GraphTensor:
     Attributes
     ----------
     graph : Graph
-        Whose it is.
+        The graph that made the tensor.
     number : int
-        Its place among the graph's tensors.
+        The index of the tensor among the graph's tensors.
     """
 
     __slots__ = ("graph", "number")
-    __array_ufunc__ = None  # NumPy's arrays and numbers leave operators with a tensor to it
+    __array_ufunc__ = None  # `array + tensor` calls `GraphTensor.__radd__`, not NumPy's `add`
 
     def __init__(self, graph: Any, number: int) -> None:
         self.graph = graph
@@ -35,13 +35,13 @@ class GraphTensor:
 
     @property
     def record(self) -> TensorRecord:
-        """All that the graph knows of it."""
+        """The record of the tensor in its graph."""
         record: TensorRecord = self.graph.tensors[self.number]
         return record
 
     @property
     def name(self) -> str:
-        """Its name, if it is in memory; otherwise empty."""
+        """The name of a tensor in memory; empty for a virtual one."""
         return self.record.name
 
     @property
@@ -51,7 +51,7 @@ class GraphTensor:
 
     @property
     def strides(self) -> Shape:
-        """In elements."""
+        """The strides in elements."""
         return self.record.strides
 
     @property
@@ -65,7 +65,7 @@ class GraphTensor:
         return len(self.shape)
 
     def transposed(self, dtype: AnyDtype | None = None) -> GraphTensor:
-        """Swap the last two axes: another view of what is in memory, a RESHAPE of what is not."""
+        """Swap the last two axes: a view of a tensor in memory, a RESHAPE of a virtual one."""
         return self.graph.transposed(self, dtype)  # type: ignore[no-any-return]
 
     def _pointwise(self, mode: str, other: object, *, reverse: bool = False) -> GraphTensor:

@@ -101,7 +101,7 @@ def why_not_asked(problem: Problem | GraphData) -> str:
 
 
 def subject_of(problem: Any) -> Subject:
-    """Return what is asked about a problem; ArgumentError for one that cannot be asked about."""
+    """Return the subject of a question about a problem; ArgumentError if none can be asked."""
     if isinstance(problem, GraphData):
         return Subject(problem, MathType.DEFAULT, repr(problem))
     if not isinstance(problem, Problem):

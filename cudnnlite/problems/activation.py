@@ -24,10 +24,10 @@ def _check_backward(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Non
 FORWARD = Operation(
     "activation_forward",
     "cudnnActivationForward",
-    ("x",),
-    ("y",),
-    lambda x, **_: x,
-    {"activation": ActivationSpec},
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x, **_: x,
+    options={"activation": ActivationSpec},
     in_place=frozenset({"x"}),
     check=_check,
 )

@@ -143,11 +143,11 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 INFERENCE = Operation(
     "batch_normalization_inference",
     "cudnnBatchNormalizationForwardInference",
-    ("x", "scale", "bias", "mean", "variance"),
-    ("y",),
-    lambda x, **_: x,
-    {"mode": BatchNormMode, "epsilon": float},
-    {**_SCALE_AND_BIAS, "estimatedMean": "mean", "estimatedVariance": "variance"},
+    reads=("x", "scale", "bias", "mean", "variance"),
+    writes=("y",),
+    infer=lambda x, **_: x,
+    options={"mode": BatchNormMode, "epsilon": float},
+    names={**_SCALE_AND_BIAS, "estimatedMean": "mean", "estimatedVariance": "variance"},
     shared=dict.fromkeys(("bias", "mean", "variance"), "scale"),
     mixed=True,
     check=_check_inference,
@@ -172,11 +172,11 @@ def _training(
     return Operation(
         f"batch_normalization_training{name}",
         "cudnnBatchNormalizationForwardTrainingEx",
-        ("x", "scale", "bias", *extra),
-        ("y", *_SAVED, *running),
-        _infer_training if running else _infer_batch_alone,
-        {"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
-        {
+        reads=("x", "scale", "bias", *extra),
+        writes=("y", *_SAVED, *running),
+        infer=_infer_training if running else _infer_batch_alone,
+        options={"mode": BatchNormMode, "momentum": float, "epsilon": float, **activation},
+        names={
             **_SCALE_AND_BIAS,
             "exponentialAverageFactor": "momentum",
             "resultRunningMean": "running_mean",
@@ -205,20 +205,23 @@ def _backward(
 ) -> Operation:
     """Return the gradients of one kind: alone, with a relu, or with an addition before the relu."""
     fused = ops != BatchNormOps.BN
+    reads: tuple[str, ...] = ("x", "dy", "scale", *_SAVED)
+    if fused:
+        reads = (*reads, "y", "bias")
     data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
     own_scalars = {} if fused else dict.fromkeys(("dscale", "dbias"), ("alpha_param", "beta_param"))
     return Operation(
         f"batch_normalization_backward{name}",
         "cudnnBatchNormalizationBackwardEx",
-        ("x", "dy", "scale", *_SAVED, "y", "bias") if fused else ("x", "dy", "scale", *_SAVED),
-        ("dx", "dscale", "dbias", *extra),
-        lambda x, scale, **_: (x, scale, scale, *[x] * len(extra)),
-        {
+        reads=reads,
+        writes=("dx", "dscale", "dbias", *extra),
+        infer=lambda x, scale, **_: (x, scale, scale, *[x] * len(extra)),
+        options={
             "mode": BatchNormMode,
             "epsilon": float,
             **({"activation": ActivationSpec} if fused else {}),
         },
-        {
+        names={
             "bnScaleData": "scale",
             "bnBiasData": "bias",
             "dBnScaleBiasDesc": "scaleDesc",

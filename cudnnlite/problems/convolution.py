@@ -103,9 +103,9 @@ COMMON: dict[str, Any] = {
 FORWARD = Operation(
     "convolution_forward",
     "cudnnConvolutionForward",
-    ("x", "w"),
-    ("y",),
-    lambda x, w, conv: conv.output_spec(x, w),
+    reads=("x", "w"),
+    writes=("y",),
+    infer=lambda x, w, conv: conv.output_spec(x, w),
     names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"},
     dtypes=(),
     mixed=True,

@@ -111,9 +111,9 @@ def _check_result(
 DATA = Operation(
     "convolution_backward_data",
     "cudnnConvolutionBackwardData",
-    ("w", "dy"),
-    ("dx",),
-    _image_spec,
+    reads=("w", "dy"),
+    writes=("dx",),
+    infer=_image_spec,
     names={"filterDesc": "wDesc", "diffDesc": "dyDesc", "gradDesc": "dxDesc"},
     dtypes=FLOATS,
     filters=frozenset({"w"}),
@@ -134,9 +134,9 @@ DATA = Operation(
 FILTER = Operation(
     "convolution_backward_filter",
     "cudnnConvolutionBackwardFilter",
-    ("x", "dy"),
-    ("dw",),
-    _filter_spec,
+    reads=("x", "dy"),
+    writes=("dw",),
+    infer=_filter_spec,
     # The search has y in place of dy.
     names={"srcDesc": "xDesc", "diffDesc": "dyDesc", "gradDesc": "dwDesc", "y": "dy"},
     dtypes=FLOATS,

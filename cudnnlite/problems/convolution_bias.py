@@ -40,9 +40,9 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 BACKWARD = Operation(
     "convolution_backward_bias",
     "cudnnConvolutionBackwardBias",
-    ("dy",),
-    ("db",),
-    _bias,
+    reads=("dy",),
+    writes=("db",),
+    infer=_bias,
     hint=_hint,
     sums_images=True,
     alignments=_alignments,

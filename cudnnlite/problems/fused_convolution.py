@@ -57,6 +57,7 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options, with those of the convolution completed."""
     return {**options, **convolution.FORWARD.complete(specs, options)}
 
 

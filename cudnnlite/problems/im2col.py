@@ -13,8 +13,8 @@ from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 
 def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
-    numbers = conv.for_shapes(x.shape, w.shape)
-    if conv.groups != 1 or x.rank == 5 or not numbers.is_symmetric:
+    has_even_padding = conv.for_shapes(x.shape, w.shape).is_symmetric
+    if conv.groups != 1 or x.rank == 5 or not has_even_padding:
         raise ArgumentError(
             f"conv={conv} of x={x}; cuDNN has columns of one group, in one or two dimensions, "
             "with the same padding at both ends of an axis"
@@ -26,6 +26,7 @@ def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options as for a convolution, and the filter with the data type of the images."""
     return {
         **CONVOLUTION.complete(specs, options),
         "w": options["w"].replace(dtype=specs["x"].dtype),
@@ -35,13 +36,13 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 IM2COL = Operation(
     "im2col",
     "cudnnIm2Col",
-    ("x",),
-    ("columns",),
-    _columns,
-    {"w": FilterSpec, "conv": ConvolutionSpec},
-    {"colBuffer": "columns"},
+    reads=("x",),
+    writes=("columns",),
+    infer=_columns,
+    options={"w": FilterSpec, "conv": ConvolutionSpec},
+    names={"colBuffer": "columns"},
     without_descriptor={
-        "columns": lambda values: _columns(*(values[name] for name in ("x", "w", "conv")))
+        "columns": lambda values: _columns(values["x"], values["w"], values["conv"])
     },
     dtypes=FLOATS,
     complete=_complete,

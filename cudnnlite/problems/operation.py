@@ -106,7 +106,7 @@ class Operation:
     alignments: Alignments = natural_alignments
     # Whether the outputs are sums over the images of an input, and so zero if there are none.
     sums_images: bool = False
-    # The number of outputs, from the first, that are blended with what they held before.
+    # The number of outputs, from the first, that are blended with their old values.
     blended_outputs: int = 1
     # Blended outputs with scalars of their own -> the names that stand for `alpha` and `beta`.
     own_scalars: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -181,9 +181,9 @@ class Operation:
     def shared_scalars(self) -> Mapping[str, str]:
         """The outputs' own scalars -> the scalar whose value each has if it is not given."""
         return {
-            own: shared
+            own_name: shared_name
             for pair in self.own_scalars.values()
-            for own, shared in zip(pair, ("alpha", "beta"), strict=True)
+            for own_name, shared_name in zip(pair, ("alpha", "beta"), strict=True)
         }
 
     def scalars_of(self, output: str) -> tuple[str, str] | None:
@@ -288,7 +288,7 @@ class Operation:
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
         """Raise ArgumentError if an operand has a data type that the operation does not take.
 
-        Unless data types may be mixed, all operands must have the same.
+        All operands must have one data type, unless data types may be mixed.
         """
         common = common_dtype(specs)
         for name, spec in specs.items():
@@ -343,7 +343,14 @@ def gradient_of(
     name = forward.name.replace("_forward", "_backward")
     fields = {"check": forward.check} | fields
     return Operation(
-        name, function, reads, ("dx",), infer, forward.options, forward.names, **fields
+        name,
+        function,
+        reads=reads,
+        writes=("dx",),
+        infer=infer,
+        options=forward.options,
+        names=forward.names,
+        **fields,
     )
 
 

@@ -57,11 +57,10 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
     """
     dtype = common_dtype(specs)
     for name, spec in specs.items():
-        argument, allowed = name, [dtype]
-        if name == "c":
-            argument = "out"
-            if dtype == DataType.INT8:
-                allowed.append(DataType.FLOAT)
+        argument = "out" if name == "c" else name
+        allowed = [dtype]
+        if name == "c" and dtype == DataType.INT8:
+            allowed.append(DataType.FLOAT)
         if spec.dtype not in allowed:
             needed = ", ".join(map(dtype_name, allowed))
             raise ArgumentError(
@@ -73,9 +72,9 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
 ADD = Operation(
     "add_tensor",
     "cudnnAddTensor",
-    ("a",),
-    ("c",),
-    lambda a, c: _check_broadcast("a", a, "c", c),
+    reads=("a",),
+    writes=("c",),
+    infer=lambda a, c: _check_broadcast("a", a, "c", c),
     names={"A": "a", "C": "c"},
     caller_provided={"c": "c"},
     call_operands=("a", "c"),
@@ -85,9 +84,9 @@ ADD = Operation(
 SCALE = Operation(
     "scale_tensor",
     "cudnnScaleTensor",
-    (),
-    ("y",),
-    lambda y: y,
+    reads=(),
+    writes=("y",),
+    infer=lambda y: y,
     caller_provided={"y": "y"},
     call_operands=("y",),
 )
@@ -96,14 +95,14 @@ SCALE = Operation(
 SET = Operation(
     "set_tensor",
     "cudnnSetTensor",
-    (),
-    ("y",),
-    lambda y, value: y,
-    {"value": float},
-    {"valuePtr": "value"},
+    reads=(),
+    writes=("y",),
+    infer=lambda y, value: y,
+    options={"value": float},
+    names={"valuePtr": "value"},
     caller_provided={"y": "y"},
     call_operands=("y",),
-    # It is not known in which type cuDNN reads the value for integer tensors.
+    # Only floats: nobody knows the type in which cuDNN reads the value for integer tensors.
     dtypes=FLOATS,
 )
 
@@ -111,11 +110,11 @@ SET = Operation(
 OP = Operation(
     "op_tensor",
     "cudnnOpTensor",
-    ("a", "b"),
-    ("c",),
-    lambda a, b, **_: _check_broadcast("b", b, "a", a),
-    {"op": OpTensorSpec, "alpha1": float, "alpha2": float},
-    {"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"},
+    reads=("a", "b"),
+    writes=("c",),
+    infer=lambda a, b, **_: _check_broadcast("b", b, "a", a),
+    options={"op": OpTensorSpec, "alpha1": float, "alpha2": float},
+    names={"opTensorDesc": "opDesc", "A": "a", "B": "b", "C": "c"},
     complete=_with_compute_type,
     in_place=frozenset({"a"}),
     mixed=True,
@@ -126,11 +125,11 @@ OP = Operation(
 REDUCE = Operation(
     "reduce_tensor",
     "cudnnReduceTensor",
-    ("a",),
-    ("c",),
-    lambda a, c, **_: _check_reduced(a, c),
-    {"op": ReduceTensorSpec},
-    {
+    reads=("a",),
+    writes=("c",),
+    infer=lambda a, c, **_: _check_reduced(a, c),
+    options={"op": ReduceTensorSpec},
+    names={
         "reduceTensorDesc": "opDesc",
         "A": "a",
         "C": "c",
@@ -148,10 +147,16 @@ REDUCE = Operation(
 
 
 def _check_indices(specs: Any, options: Any) -> None:
-    """Raise ArgumentError for an operation without indices: cuDNN writes none, with SUCCESS."""
+    """Raise ArgumentError for an operation without indices: cuDNN returns SUCCESS without them."""
     op = options["op"].op
     if op not in (ReduceTensorOp.MIN, ReduceTensorOp.MAX, ReduceTensorOp.AMAX):
         raise ArgumentError(f"indices with op={op.name}; allowed: MIN, MAX, AMAX")
+
+
+def _with_indices(specs: Any, options: Any) -> Any:
+    """Return the options with the compute type, and with a spec that asks for indices."""
+    op = _with_compute_type(specs, options)["op"]
+    return {"op": op.replace(indices="flattened")}
 
 
 REDUCE_WITH_INDICES = replace(
@@ -166,7 +171,5 @@ REDUCE_WITH_INDICES = replace(
     mixed=True,
     dtypes=(*FLOATS, DataType.INT32),
     check=_check_indices,
-    complete=lambda specs, options: {
-        "op": _with_compute_type(specs, options)["op"].replace(indices="flattened")
-    },
+    complete=_with_indices,
 )

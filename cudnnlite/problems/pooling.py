@@ -31,10 +31,10 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
 FORWARD = Operation(
     "pooling_forward",
     "cudnnPoolingForward",
-    ("x",),
-    ("y",),
-    lambda x, pooling: pooling.output_spec(x),
-    {"pooling": PoolingSpec},
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x, pooling: pooling.output_spec(x),
+    options={"pooling": PoolingSpec},
     check=_check,
     complete=_complete,
 )

@@ -226,7 +226,9 @@ def _named_option(name: str | CEnum, argument: str, kind: Any) -> Any:
 def _new_option(value: Any, argument: str, kind: Any) -> Any:
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
-    if isinstance(value, kind) and (not isinstance(value, bool) or kind is bool):
+    # A bool is an instance of int, but no number here.
+    is_wrong_bool = isinstance(value, bool) and kind is not bool
+    if isinstance(value, kind) and not is_wrong_bool:
         return value
     if kind is float:
         return real_number(value, argument)

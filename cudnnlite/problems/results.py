@@ -250,17 +250,19 @@ def why_not(
         reasons.append("not deterministic")
     if math_type is not None and row.math_type != math_type:
         reasons.append(f"math type {row.math_type}, wanted {math_type}")
-    if max_error is not None and (row.error is None or row.error > max_error):
-        error = "was not measured" if row.error is None else f"is {row.error:.1e}"
-        reasons.append(f"its error {error}, the bound is {max_error:.1e}")
+    if max_error is not None:
+        if row.error is None:
+            reasons.append(f"its error was not measured, the bound is {max_error:.1e}")
+        elif row.error > max_error:
+            reasons.append(f"its error is {row.error:.1e}, the bound is {max_error:.1e}")
     return "; ".join(reasons)
 
 
 def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
     """Return the milliseconds that rank rows; None if they were not measured.
 
-    They are those of the device, or with `latency` those of a call.  If the call was not timed, the
-    device's time is used, which is a lower bound.
+    The result is the device's time, or the call's time with `latency`.  If the call was not timed,
+    the device's time is used, which is a lower bound.
     """
     if latency and row.call_us is not None:
         return row.call_us / 1000
@@ -270,8 +272,8 @@ def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
 def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool = False) -> bool:
     """Return whether two medians differ by less than the noise of their measurement.
 
-    The medians are those of the device's time, or with `latency` those of a call's.  False if a
-    row was not measured, or cannot be used.
+    The medians are of the device's time, or of the call's time with `latency`.  The result is False
+    if a row was not measured, or cannot be used.
     """
     if not (row.ok and other.ok):
         return False

@@ -20,6 +20,7 @@ from cudnnlite.specs.rnn_weights import weight_parts
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options; ArgumentError if the sequences are not an input of the network."""
     spec, data = options["spec"], options["data"]
     if (data.vector_size, data.dtype) != (spec.input_size, spec.dtype):
         raise ArgumentError(f"data={data} is not an input of {spec}")
@@ -63,10 +64,10 @@ def _infer(**_: Any) -> TensorSpec:
 FORWARD = Operation(
     "rnn_forward",
     "cudnnRNNForward",
-    (),
-    (),
-    _infer,
-    {"spec": RNNSpec, "data": RNNDataSpec, "training": bool},
+    reads=(),
+    writes=(),
+    infer=_infer,
+    options={"spec": RNNSpec, "data": RNNDataSpec, "training": bool},
     complete=_complete,
     flops=_flops,
     math_type=lambda problem: problem.spec.math_type,

@@ -48,7 +48,7 @@ def _tanh_slope(t: Array) -> Array:
 class StepInputs(NamedTuple):
     """The inputs of a backward step of a cell."""
 
-    # What the forward step wrote.
+    # The activations that the forward step wrote.
     activations: Array
     # The states before the step.
     old_states: States

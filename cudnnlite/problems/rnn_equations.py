@@ -26,7 +26,7 @@ from cudnnlite.specs.rnn_weights import weight_parts
 
 # Layer, direction and name of an array.
 TapeKey = tuple[int, int, str]
-# What a forward pass records for the backward pass.
+# The arrays that a forward pass records for the backward pass.
 Tape = Mapping[TapeKey, Array]
 
 

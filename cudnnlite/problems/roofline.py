@@ -23,7 +23,7 @@ class Peaks:
     card : str
         The GPU's name.
     source : str
-        Where the figures are from.
+        The source of the figures.
     flops : mapping of str to float
         Operations a second, by the unit that multiplies; a multiplication and an addition are two.
         Without sparsity.

@@ -52,7 +52,7 @@ def _is_wrong_by_channel(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorit
 def _is_wrong_by_instance(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:
     """Return whether cuDNN 9.19 on an H200 reads or writes the wrong pixels in mode INSTANCE.
 
-    It does so if there are gaps between the images and none inside, and for most pairs of layouts.
+    Gaps between the images cause this if there are none inside; so do most pairs of layouts.
     """
     first = _FIRST[x.rank]
     if x.canonical.strides == y.canonical.strides:
@@ -121,11 +121,11 @@ _NAMES = {"algo": "algorithm"}
 FORWARD = Operation(
     "softmax_forward",
     "cudnnSoftmaxForward",
-    ("x",),
-    ("y",),
-    lambda x, **_: x,
-    _OPTIONS,
-    _NAMES,
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x, **_: x,
+    options=_OPTIONS,
+    names=_NAMES,
     in_place=frozenset({"x"}),
     check=_check,
     complete=_in_right_mode,

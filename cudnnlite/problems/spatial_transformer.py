@@ -68,11 +68,11 @@ def _operation(
     return Operation(
         name,
         function,
-        reads,
-        writes,
-        infer,
-        {"transformer": SpatialTransformerSpec},
-        {"stDesc": "transformerDesc", "alphaDgrid": "alpha_dgrid", "betaDgrid": "beta_dgrid"},
+        reads=reads,
+        writes=writes,
+        infer=infer,
+        options={"transformer": SpatialTransformerSpec},
+        names={"stDesc": "transformerDesc", "alphaDgrid": "alpha_dgrid", "betaDgrid": "beta_dgrid"},
         without_descriptor={
             operand: kinds[operand] for operand in (*reads, *writes) if operand in kinds
         },

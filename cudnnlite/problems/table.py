@@ -39,9 +39,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     timing : str
         The source of the times, with the device.
     work : Work or None
-        What the problem has to do at least.
+        The operations and bytes that the problem needs at least.
     peaks : Peaks or None
-        Those of the device, if they are known: then the table has rates.
+        The peaks of the device, if they are known: then the table has rates.
     searched_with : int or None
         The bytes of workspace that the search had; candidates that need more failed.
 
@@ -371,9 +371,12 @@ def _ms(row: AlgorithmResult) -> str:
 
 def _lost(row: AlgorithmResult, choice: AlgorithmResult) -> str:
     """Return how much time the choice loses against a row that is excluded; empty if none."""
-    if not row.ok or row.time_ms is None or choice.time_ms is None or row.time_ms >= choice.time_ms:
+    if not row.ok or row.time_ms is None or choice.time_ms is None:
         return ""
-    return f" ({choice.time_ms - row.time_ms:.4g} ms faster)"
+    gain_ms = choice.time_ms - row.time_ms
+    if gain_ms <= 0:
+        return ""
+    return f" ({gain_ms:.4g} ms faster)"
 
 
 class _Column(NamedTuple):

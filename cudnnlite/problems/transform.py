@@ -39,20 +39,22 @@ def _check(specs: Any, options: Any) -> None:
 TRANSFORM = Operation(
     "transform_tensor",
     "cudnnTransformTensor",
-    ("x",),
-    ("y",),
-    lambda x: x,
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x: x,
     dtypes=(),  # all that arrays have
     mixed=True,  # x and y may have different ones
 )
 EXTENDED = Operation(
     "transform_tensor_ex",
     "cudnnTransformTensorEx",
-    ("x",),
-    ("y",),
-    lambda x, transform: TensorSpec(transform.output_shape(x.shape), x.dtype, transform.layout),
-    {"transform": TensorTransformSpec},
-    _NAMES,
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x, transform: TensorSpec(
+        transform.output_shape(x.shape), x.dtype, transform.layout
+    ),
+    options={"transform": TensorTransformSpec},
+    names=_NAMES,
     dtypes=LAYER_DTYPES,
     mixed=True,
     check=_check,
@@ -62,11 +64,11 @@ EXTENDED = Operation(
 FILTER = Operation(
     "transform_filter_ex",
     "cudnnTransformFilter",
-    ("x",),
-    ("y",),
-    lambda x, target, **_: target.tensor,
-    {"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
-    {**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"},
+    reads=("x",),
+    writes=("y",),
+    infer=lambda x, target, **_: target.tensor,
+    options={"source": FilterSpec, "target": FilterSpec, "transform": TensorTransformSpec},
+    names={**_NAMES, "srcDesc": "sourceDesc", "destDesc": "targetDesc"},
     dtypes=LAYER_DTYPES,
     mixed=True,
     check=_check,

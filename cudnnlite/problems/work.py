@@ -1,4 +1,4 @@
-"""What a problem has to do at least: operations of the direct method, and bytes of its operands."""
+"""The least work of a problem: operations of the direct method, and bytes of its operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudnnlite.specs.rnn_weights import weight_parts
 
 
 class Work(NamedTuple):
-    """What a problem has to do at least.
+    """The least work of a problem.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a tuning found: as an HTML page, as JSON, as charts."""
+"""The results of a tuning as an HTML page, as JSON, and as charts."""
 
 from cudnnlite.report.page import SCHEMA, to_json, write_html
 from cudnnlite.report.plots import plot_model, plot_pareto, plot_times, plot_workspace, save_chart

@@ -1,4 +1,4 @@
-"""What the charts share: their style and colours, new axes, named bars, a curve over workspace."""
+"""The common parts of the charts: style and colours, new axes, named bars, a workspace curve."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def chart_style() -> Iterator[None]:
 
 
 def bars_height(count: int, pitch: float = TWO_LINE_PITCH) -> float:
-    """Return the height of a chart with so many bars."""
+    """Return the height of a chart with `count` bars."""
     return 0.9 + pitch * max(count, 3)
 
 

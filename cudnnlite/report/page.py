@@ -51,7 +51,7 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
     Parameters
     ----------
     tunings : sequence of TunedProblem
-        What was tuned.
+        The tuned problems.
     facts : mapping
         Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns, under 'model'
         what was tuned.
@@ -62,12 +62,12 @@ def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[s
         'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all
         its candidates under 'rows', each as `cudnnlite.autotune.entries.row_to_plain` writes it;
         'chosen', 'runner_up' and 'pareto' are indices of these; the runner-up runs another kernel
-        than the choice.  'kernels' has lists of indices: those of rows that were timed as one.
-        'tflops' and 'roofline', a share, of a row are None where the peaks of the device are not
-        known.  Of a model 'gains' are, for "cudnnFind" and the "heuristic", how many times as fast
-        the choices are as the candidates that it ranks first, of which math types these are, and of
-        how many problems that is known; None where it is of none.  A figure that is missing, or
-        that is no finite number, is None.
+        than the choice.  'kernels' has lists of indices: the rows of a list were timed as one.
+        'tflops' and 'roofline' (a share) of a row are None if the peaks of the device are not
+        known.  The 'gains' of a model compare the choices with the candidates that "cudnnFind" and
+        the "heuristic" rank first: how many times as fast the choices are, the math types of those
+        candidates, and the number of problems for which both times are known; None if there is no
+        such problem.  A figure that is missing, or that is no finite number, is None.
 
     Raises
     ------
@@ -221,7 +221,7 @@ def _finite(value: Any) -> Any:
 
 
 def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
-    """Return the best row besides the chosen one, compared with that; None if there is none."""
+    """Return the best other row, compared with the chosen one; None if there is none."""
     index = tuned.runner_up(policy)
     if tuned.chosen is None or index is None:
         return None

@@ -44,7 +44,7 @@ from cudnnlite.texts import printable
 
 FORMATS = (".png", ".svg", ".pdf")
 MOST_PROBLEMS = 40  # The bars of a model's chart; the other problems share one.
-# A bar of more than so many times the best goes on beyond the edge: the short bars are compared.
+# Bars are cut at this multiple of the best, so that short bars can be compared.
 _CUT = 12
 _NAME_LENGTH = 25
 # Without the date, equal charts have equal bytes.
@@ -64,7 +64,7 @@ def plot_times(
     Parameters
     ----------
     table : AlgorithmTable
-        What a search returned.
+        The result of a search.
     ax : matplotlib Axes, optional
         The axes to draw in, which keep their frame; those of a new Figure if not given.
     chosen : AlgorithmResult, optional

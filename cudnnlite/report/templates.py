@@ -14,7 +14,7 @@ from cudnnlite.texts import printable
 def template_environment(package: str, page: str, filters: Mapping[str, Callable[..., Any]]) -> Any:
     """Return the environment of a package's templates, with filters and `printable`.
 
-    `page` names what is made of them in the MissingPackageError where jinja2 is missing.
+    `page` names the page in the MissingPackageError that is raised if jinja2 is missing.
     """
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined

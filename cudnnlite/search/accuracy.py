@@ -1,4 +1,4 @@
-"""The errors of a result, and which of them rounding does not explain."""
+"""The errors of a result, and the bounds above which rounding does not explain them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cudnnlite.enums import DataType, MathType
 Array = np.ndarray[Any, Any]
 
 # A larger error does not come from rounding: the algorithm computed something else.
-_WRONG = {DataType.DOUBLE: 1e-9, DataType.FLOAT: 1e-2}
-_WRONG_REDUCED = 0.1  # TF32, float16, bfloat16
-_TF32 = 3e-4  # the error of TF32 on an H200
+_LARGEST_ERRORS = {DataType.DOUBLE: 1e-9, DataType.FLOAT: 1e-2}
+_LARGEST_REDUCED_ERROR = 0.1  # in TF32, float16 and bfloat16
+_TF32_ERROR = 3e-4  # on an H200
 
 
 class Errors(NamedTuple):
@@ -58,11 +58,11 @@ def _norm(values: Array) -> float:
 
 
 def why_wrong(error: float, dtype: DataType, math_type: MathType) -> str:
-    """Return why a candidate with that relative L2 error cannot be used; empty if it can."""
+    """Return why a candidate with this relative L2 error cannot be used; empty if it can."""
     is_reduced = math_type != MathType.FMA or dtype in (DataType.HALF, DataType.BFLOAT16)
-    bound = _WRONG.get(dtype, 0.0)
+    bound = _LARGEST_ERRORS.get(dtype, 0.0)
     if is_reduced and dtype != DataType.DOUBLE:
-        bound = _WRONG_REDUCED
+        bound = _LARGEST_REDUCED_ERROR
     if error <= bound:
         return ""
     return f"wrong: relative error {error:.1e}"
@@ -76,11 +76,11 @@ def why_inexact(error: float, bound: float | None) -> str:
 
 
 def remark_on(error: float, dtype: DataType, math_type: MathType) -> str:
-    """Return a remark if 'true float32' has errors like those of TF32, else an empty text.
+    """Return a remark if a float32 result without TF32 is no more exact than TF32; else no text.
 
-    Winograd with 5 x 5 taps has them.
+    Winograd's algorithm with 5 x 5 taps is an example.
     """
-    is_true_float32 = dtype == DataType.FLOAT and math_type == MathType.FMA
-    if is_true_float32 and error > _TF32:
+    is_float32 = dtype == DataType.FLOAT and math_type == MathType.FMA
+    if is_float32 and error > _TF32_ERROR:
         return "no more exact than TF32"
     return ""

@@ -137,11 +137,11 @@ class Contest(NonCopyable):
             rows[key] = replace(rows[key], time_ms=self._first_ms[key])
         remarks = self._repeat_what_may_win(keys, rows)
         for key in keys:
-            rows[key] = replace(rows[key], remark=joined(rows[key].remark, remarks[key]))
+            rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, remarks[key]))
         if self._meter is not None:
             self._measure_energy(keys, rows, self._meter)
         for key, first in self._same_kernel.items():
-            remark = joined(rows[key].remark, remarks[first])
+            remark = join_remarks(rows[key].remark, remarks[first])
             same_kernel = named(rows[first])
             times = _times_of(rows[first])
             rows[key] = replace(rows[key], **times, remark=remark, same_kernel=same_kernel)
@@ -160,7 +160,7 @@ class Contest(NonCopyable):
             rows[key] = replace(rows[key], joules=energy.joules, joules_spread=energy.spread)
         reason = f"energy not measured: not among the {MOST_CANDIDATES} fastest"
         for key in others:
-            rows[key] = replace(rows[key], remark=joined(rows[key].remark, reason))
+            rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, reason))
 
     def _look_again(self) -> None:
         """Correct the times of first runs, which contain the loading of kernels."""
@@ -308,10 +308,10 @@ def _without_conversions(
     rows = [row for row in tied if not row.layout]
     best_ms = ranking_ms(tied[0], latency=latency)
     if tied[0].layout and best_ms is not None:
-        nearly_tied = (
-            row for row in slower if row.ok and not row.layout and not any(row is t for t in rows)
-        )
-        for row in nearly_tied:
+        tied_ids = set(map(id, tied))
+        for row in slower:
+            if not row.ok or row.layout or id(row) in tied_ids:
+                continue
             ms = ranking_ms(row, latency=latency)
             if ms is not None and ms <= _GAIN_OF_CONVERSIONS * best_ms:
                 rows.append(row)
@@ -343,7 +343,7 @@ def _near_the_least(
     ]
 
 
-def joined(*remarks: str) -> str:
+def join_remarks(*remarks: str) -> str:
     """Join the remarks that are not empty."""
     return "; ".join(filter(None, remarks))
 

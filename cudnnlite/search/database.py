@@ -161,9 +161,9 @@ def contestant_of(row: AlgorithmResult) -> object:
 
 
 def digest_of(problem: Problem) -> str:
-    """Return the hash of everything that a problem is, but for its scalars.
+    """Return the hash of all that defines a problem, except its scalars.
 
-    In half precision, DEFAULT math has the choice of TENSOR_OP, which stands for it.
+    In half precision, DEFAULT and TENSOR_OP are hashed alike, because they have the same choice.
     """
     import hashlib  # takes 3 ms
 
@@ -247,11 +247,13 @@ def find_choice(
 ) -> AlgorithmResult | None:
     """Return the database's choice for a problem, or None.
 
-    None too if it needs more workspace than `limit` bytes, or another one of cuDNN's interfaces.
+    None, too, if the choice needs more than `limit` bytes of workspace, or another interface.
     """
     database = database_of(device)
     choice = None if database is None else database.find(problem)
-    if choice is None or (limit is not None and choice.workspace > limit):
+    if choice is None:
+        return None
+    if limit is not None and choice.workspace > limit:
         return None
     own_interface = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
     if interface not in (None, own_interface):
@@ -284,11 +286,11 @@ def _read(device: Device, setting: str) -> Database | None:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files that come along, and then those that were installed."""
-    found: list[Path] = []
+    files: list[Path] = []
     for place in (SHIPPED, folder):
         with suppress(OSError):
-            found += sorted(place.glob("*.json"))
-    return found
+            files += sorted(place.glob("*.json"))
+    return files
 
 
 def _usable(path: Path, compute_capability: str, version: str) -> list[Database]:

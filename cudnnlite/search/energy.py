@@ -21,12 +21,12 @@ MOST_CANDIDATES = 4
 
 
 class Energy(NamedTuple):
-    """What a call costs.
+    """The energy and power of a call.
 
     Attributes
     ----------
     joules : float
-        The energy of a call, what the GPU takes when idle included: the median of the samples.
+        The energy of a call, with the idle power of the GPU included: the median of the samples.
     spread : float
         The largest minus the smallest sample, in joules.
     watts : float
@@ -87,7 +87,7 @@ def _energy(figures: Sequence[tuple[float, float]]) -> Energy:
 
 
 def _sample(handle: Handle, launch: Work, meter: PowerMeter, seconds: float) -> tuple[float, float]:
-    """Return the joules of a call and the watts, over at least so many seconds."""
+    """Return the joules of a call and the watts, measured over at least `seconds`."""
     count, at_once = 0, 1
     before, start = meter.joules(), time.perf_counter()
     while True:

@@ -26,10 +26,10 @@ def with_replay(
     Parameters
     ----------
     rows : sequence of AlgorithmResult
-        What eager calls take.
+        The rows with the times of eager calls.
     measure : callable
-        It makes a plan with ``replay=True`` for a row, calls it twice, each time with another
-        output array, and returns its `replay`.
+        A function that makes a plan with ``replay=True`` for a row, calls it twice, each time with
+        another output array, and returns its `replay`.
 
     Returns
     -------

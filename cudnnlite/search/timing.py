@@ -56,7 +56,7 @@ class CallTime(NamedTuple):
 
 
 class _Launch(NamedTuple):
-    """What a sample of `Stopwatch.repeat` runs: `run` does a piece of work `repeats` times.
+    """The launch of a sample of `Stopwatch.repeat`: `run` does a piece of work `repeats` times.
 
     If `replayed`, it launches a recorded graph.
     """
@@ -350,7 +350,7 @@ def _summarize_calls(call_times: list[CallTime]) -> CallTime:
 
 
 def _quartiles(times: list[float]) -> _Quartiles:
-    """Return the quartiles.  Those of a single value are all that value."""
+    """Return the quartiles; a single value is all three of them."""
     if len(times) == 1:
         return _Quartiles(times[0], times[0], times[0])
     low, median, high = statistics.quantiles(times, n=4)

@@ -12,49 +12,49 @@ class TimingPolicy(NamedTuple):
     TimingPolicy(rounds=1)``.
     """
 
-    # Work whose first run takes more than so many times the best one is not run again.
+    # Work is not run again if its first run takes more than this multiple of the best time.
     give_up: float = 3.0
     # The most that a first run may spend on the host and on loading kernels; 12 ms were measured.
     loading_ms: float = 50.0
-    # The time that launching a graph may take: work that takes less is never given up.
+    # A launch of a graph may take this time, so that work below it is never given up.
     always_ms: float = 0.03
     # Each round takes a sample of every piece of work.
     rounds: int = 9
-    # Work within so many times the best, or within its own noise of it, gets further rounds.
+    # Work gets further rounds if its time is within this multiple of the best, or within its noise.
     close: float = 1.05
     further_rounds: int = 18
     # How often further rounds are added, as long as the best one's quartiles are further apart than
     # `close` allows.
     most_further: int = 4
-    # A sample repeats short work until it lasts about so long: events tick in half microseconds.
+    # A sample repeats short work for about so many ms: events tick in half microseconds.
     sample_ms: float = 0.5
     most_repeats: int = 64
     # The first rounds, which are always taken.
     least_rounds: int = 3
-    # Work that takes more than so many times the best in all of the first rounds gets no others.
+    # Work gets no other rounds if all of the first ones take more than this multiple of the best.
     may_win: float = 1.25
-    # No round begins later than that, except the first ones.
+    # No round begins after this time, except the first ones.
     most_seconds: float = 5.0
-    # As many calls as take about so long are made one after the other.
+    # A series of calls takes about this time.
     calls_ms: float = 4.0
-    # Far fewer calls than fill the launch queue: then a call would wait for the device.
+    # The limit is far below the launch queue: if that is full, a call waits for the device.
     most_calls: int = 20
     # More than the second-level cache of any GPU.
     l2_bytes: int = 256 << 20
     # Registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB.
     on_chip: int = 64 << 20
-    # Made-up operands repeat so many random values. The number is odd, so that no axis of a tensor
-    # repeats them. The time of a GPU depends a little on how many bits change, and not on whether
-    # the values come again after a million others.
+    # Synthetic operands repeat a block of so many random values.  The number is odd, so that no
+    # axis of a tensor has the period of the block.  The time on a GPU depends a little on how many
+    # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
-    # Of tuning in real calls: so many calls of a problem try candidates, and of these the last ones
-    # try no new candidates, but compare those that are close.
+    # In tuning by real calls, `real_calls` calls of a problem try candidates.  The last of them,
+    # `confirming_calls`, try no new candidates, but compare those that are close.
     real_calls: int = 12
     confirming_calls: int = 3
-    # Once so many candidates in a row took more than `may_win` times the best, such calls try no new
+    # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
     # ones.  The first three are followed by two in another layout where a conversion may pay.
     real_losers: int = 5
-    # Such a call repeats short work until it lasts about so long.  Calls of recurrent networks, and
+    # Such a call repeats short work for about so many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.

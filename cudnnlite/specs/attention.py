@@ -24,34 +24,35 @@ class AttentionSpec(FrozenSpec):
     """Multi-head attention: a frozen value, equal and hashable by its fields.
 
     Each head projects queries, keys and values, weighs the values by ``softmax(scale * q @ k.T)``,
-    and projects what comes out; the heads' results are added, or, without output projection,
-    concatenated.
+    and projects the sum.  The results of the heads are added; without an output projection they
+    are concatenated.
 
     Parameters
     ----------
     heads : int
-        How many.
+        The number of heads.
     q_size, k_size, v_size : int
-        The lengths of the vectors that are given; keys are as long as queries, values as keys, if
-        not given.
+        The lengths of the vectors of queries, keys and values.  If not given, keys are as long as
+        queries, and values as keys.
     q_proj_size, k_proj_size, v_proj_size, o_proj_size : int
-        Their lengths after the projection, in each head; 0 for none.  Keys and values are as
-        queries if not given; projected queries and keys must be equally long.
+        The lengths after the projection, in each head; 0 for no projection.  If not given, keys and
+        values have the length of queries.  Projected queries and keys must be equally long.
     scale : float, optional
-        At least 0; one over the root of that length if not given.
+        The factor of the products of queries and keys, at least 0.  If not given, one over the root
+        of `head_size`.
     bias : bool
         Whether projections have biases.
     dropout, post_dropout : float
-        The probabilities with which, in training, a weight of the softmax and a value of the output
-        are set to zero; there are no gradients then.
+        The probabilities that training sets a weight of the softmax, and a value of the output, to
+        zero.  With dropout there are no gradients.
     max_q_length, max_kv_length, max_batch, max_beam : int, optional
-        What a call may have at most. cuDNN is told what each call has: where there was room to
-        spare, the gradients of queries and keys were wrong (cuDNN 9.19, an H200).
+        The maxima of a call.  cuDNN receives the sizes of the call instead: with larger maxima, the
+        gradients of queries and keys were wrong (cuDNN 9.19, an H200).
     dtype : DataType or str
-        Of data and weights: "float32", "float64", "float16" or "bfloat16".
+        The data type of data and weights: "float32", "float64", "float16" or "bfloat16".
     compute_type : DataType or str, optional
-        float64 for float64, float32 for the others if not given; float16 may be computed in
-        float16.
+        The type of the computation; if not given, float64 for float64 and float32 for the others.
+        float16 may be computed in float16.
     math_type : MathType or str
         As in `RNNSpec`.
 
@@ -258,11 +259,12 @@ class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
     shape : iterable of int
         ``(batch, beam, time, vector)``, in whatever order they lie in memory.
     lengths : iterable of int, optional
-        Of each beam of each entry of the batch, 1 to time; all are time if not given.
+        The length of each beam of each entry of the batch, 1 to `time`; all are `time` if not
+        given.
     dtype : DataType or str
-        Of the values.
+        The data type of the values.
     axes : iterable of SeqDataAxis or str
-        Their order in memory, from the outermost; the vectors come last.
+        The order of the axes in memory, from the outermost; the vectors come last.
 
     Examples
     --------

@@ -59,11 +59,12 @@ class ConvolutionSpec(
     padding, stride, dilation : int or iterable of int
         One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a
         dilation of 1 means none. An axis may be padded by a pair of numbers, before and behind it:
-        ``padding=((0, 1), 2)``.  Where these differ, the convolution runs through cuDNN's graph
-        interface, which alone can do that.  "same" is the padding with which a result has the size
-        of the image, divided by the stride and rounded up; where it is odd, as for a filter of even
-        size, the greater half is behind the axis (SAME_UPPER of ONNX).  The fields keep what was
-        given, a number or a tuple; `steps` and `pads` have a number for each axis.
+        ``padding=((0, 1), 2)``.  If the two numbers differ, the convolution runs through cuDNN's
+        graph interface, because the descriptor call has one number for both.  "same" is the padding
+        for which the result has the size of the image, divided by the stride and rounded up; if it
+        is odd, as for a filter of even size, the greater half is behind the axis (SAME_UPPER of
+        ONNX).  The fields keep the arguments, numbers or tuples; `steps` and `pads` have a number
+        for each axis.
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str

@@ -83,7 +83,8 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
         spec : TensorSpec
             The array that holds the filter.
         channels_last : bool
-            Which format to read where both fit (one tap, or one channel): the input's.
+            Whether the input has its channels last.  It decides if the array fits both formats,
+            with one tap or one channel.
         argument : str
             The array's name, for the message.
 

@@ -60,7 +60,7 @@ class ActivationSpec(
         The upper limit of "clipped_relu", the alpha of "elu", the beta of "swish"; 1 if not given.
         The others have none.
     nan : NanPropagation or str
-        Whether a relu of a NaN is that: "propagate" or "not_propagate".
+        Whether the relu of a NaN is a NaN: "propagate" or "not_propagate".
 
     Examples
     --------
@@ -168,10 +168,10 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
     op : OpTensorOp or str
         "add", "mul", "min", "max", "sqrt" or "not".
     nan : NanPropagation or str
-        Whether the smaller or the larger of a number and a NaN is that: "propagate" or
+        Whether the minimum or maximum of a number and a NaN is a NaN: "propagate" or
         "not_propagate".
     compute_type : DataType or str
-        What is computed in: float32; an operation on float64 operands sets it to float64.
+        The type of the computation: float32; an operation on float64 operands sets it to float64.
 
     Examples
     --------
@@ -199,7 +199,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor"):
-    """What is made of many values: a frozen value, equal and hashable by its fields.
+    """A reduction of many values: a frozen value, equal and hashable by its fields.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor")
     nan : NanPropagation or str
         Whether a NaN makes the minimum or maximum one: "propagate" or "not_propagate".
     compute_type : DataType or str
-        What is computed in: float32; an operation on float64 operands sets it to float64.
+        The type of the computation: float32; an operation on float64 operands sets it to float64.
     indices : ReduceTensorIndices or str
         "flattened" where the place of what was found is wanted too, as `reduce_tensor(...,
         indices=True)` does; "no".
@@ -254,16 +254,16 @@ class CTCLossSpec(FrozenSpec, c_functions="cudnnSetCTCLossDescriptor_v9"):
     Parameters
     ----------
     normalization : LossNormalizationMode or str
-        "softmax": what is given are logits, which cuDNN normalises; "none": they are probabilities
+        "softmax": the values are logits, which cuDNN normalises; "none": they are probabilities
         already.
     grad_mode : CTCGradMode or str
-        What becomes of the gradients beyond the end of an input: "zero_oob" writes zeros,
-        "skip_oob" leaves them as they are.
+        The gradients beyond the end of an input: "zero_oob" writes zeros, "skip_oob" leaves them as
+        they are.
     max_label_length : int
-        The longest label that a call may have; 0 for the longest that it has, which only labels on
-        the host tell.
+        The length of the longest label that a call may have; 0 for the longest label of the call,
+        which is known only if the labels are on the host.
     compute_type : DataType or str, optional
-        What is computed in, and the type of the costs; that of the logits if not given, and cuDNN
+        The type of the computation and of the costs; the type of the logits if not given.  cuDNN
         9.19 takes no other.
 
     Examples
@@ -311,7 +311,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         "max", "max_deterministic", "average_count_include_padding" or
         "average_count_exclude_padding".
     nan : NanPropagation or str
-        Whether the maximum of a window with a NaN in it is that: "propagate" or "not_propagate".
+        Whether the maximum of a window with a NaN is a NaN: "propagate" or "not_propagate".
     ceil_mode : bool
         Whether a last window that reaches beyond the end of an axis gives a value, too; what is
         beyond the padding is not counted.  A window that would begin there gives none.
@@ -507,14 +507,14 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
             start * step - pad + tap
             for start, step, pad, tap in zip(starts, stride, before, taps, strict=True)
         ]
-        # Where all pixels of a window are -inf, its padding may be the maximum.
+        # The maximum may be in the padding if all pixels of the window are -inf.
         return np.ravel_multi_index(pixels, sizes[2:], mode="clip")
 
 
 def _shortest_pads(
     size: int, taps: int, pads: tuple[int, int], stride: int
 ) -> int | tuple[int, int]:
-    """Return one number of padding where a window never reaches the pixels that would differ."""
+    """Return the padding as one number, if no window reaches the pixels that would differ."""
     before, behind = pads
     starts = (size + before + behind - taps) // stride
     if starts == (size + 2 * before - taps) // stride:
@@ -524,15 +524,16 @@ def _shortest_pads(
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformerNdDescriptor"):
-    """What a spatial transformer makes of images: a frozen value, equal and hashable by its fields.
+    """A spatial transformer's result: a frozen value, equal and hashable by its fields.
 
     Parameters
     ----------
     shape : iterable of int
-        ``(N, C, H, W)`` of what is sampled: H by W points for each image.  cuDNN samples 2-D images
-        only, bilinearly.
+        The shape of the result, ``(N, C, H, W)``: H by W points for each image.  cuDNN samples only
+        2-D images, bilinearly.
     dtype : DataType or str
-        Of everything, float32, float64 or float16; an operation sets it to that of its operands.
+        The data type of all operands: float32, float64 or float16.  An operation sets it to the
+        type of its operands.
 
     Examples
     --------
@@ -570,13 +571,13 @@ class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescri
     Parameters
     ----------
     padding : iterable of int or of pairs of int
-        For each axis of ``(N, C, *spatial)``, how many zeros come before and behind.
+        The number of zeros before and behind, for each axis of ``(N, C, *spatial)``.
     fold : iterable of int
         The size of the blocks along each spatial axis; empty: no folding.
     direction : FoldingDirection or str
         "fold", after the padding, or "unfold", without one.
     layout : str
-        Of the result: "NCHW", "NHWC", "NCDHW" or "NDHWC".
+        The layout of the result: "NCHW", "NHWC", "NCDHW" or "NDHWC".
 
     Examples
     --------

@@ -123,12 +123,12 @@ def channels_last_hint(rank: int) -> str:
     )
 
 
-def same_strides(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def same_strides(shape: tuple[int, ...], strides: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether two tuples of strides address the same memory.
 
     The strides of axes of size 1 do not matter.
     """
-    return all(size <= 1 or a == b for size, a, b in zip(shape, one, other, strict=True))
+    return all(size <= 1 or a == b for size, a, b in zip(shape, strides, other, strict=True))
 
 
 def span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:

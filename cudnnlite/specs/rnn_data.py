@@ -43,14 +43,14 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
         sequence there is room for; "packed": (sum of lengths, vector), all first steps, then all
         second steps of the sequences that have one, ...
     lengths : iterable of int, optional
-        Of each sequence, 1 to T.  For packed data they are needed, and may not increase; T is then
-        the first of them.  If not given, all are T.
+        The length of each sequence, 1 to T; all are T if not given.  Packed data need lengths that
+        do not increase, and T is the first of them.
     dtype : DataType or str
-        Of the values.
+        The data type of the values.
     layout : RNNDataLayout or str
         "sequence_major", "batch_major" or "packed", or cuDNN's own names.
     padding_fill : float
-        What an output holds beyond a sequence's end.
+        The value of an output beyond a sequence's end.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ from cudnnlite.specs.layout import (
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTensorNdDescriptorEx"):
-    """What a tensor looks like: a frozen value, equal and hashable by its fields.
+    """The shape, data type and layout of a tensor: a frozen value, hashable by its fields.
 
     Parameters
     ----------
@@ -46,12 +46,13 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
         vector dtype. "sequence_major", "batch_major" and "states" are what recurrent networks call
         NCW.  Channels first if not given.
     strides : iterable of int, optional
-        In elements, instead of a layout; they may leave gaps.
+        The strides in elements, instead of a layout; they may leave gaps.
 
     Attributes
     ----------
     strides : tuple of int
-        In elements.  Under NCHW_VECT_C an element is a vector of 4 or 32 channels, as in cuDNN.
+        The strides in elements.  Under NCHW_VECT_C an element is a vector of 4 or 32 channels, as
+        in cuDNN.
 
     Examples
     --------
@@ -200,7 +201,7 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
     def overlaps_itself(self) -> bool:
         """Whether two values may share memory, which is not allowed in an output.
 
-        That is so if a stride is smaller than the memory of the axes inside it.
+        Values overlap if a stride is smaller than the memory of the axes inside it.
         """
         sizes = _in_vectors(self.shape, self.dtype, self.vector)
         axes = [
@@ -250,7 +251,7 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
 def called(spec: TensorSpec, layout: str) -> TensorSpec:
     """Return a spec under another name of its layout, for messages about sequences.
 
-    That is 'states' for 'NCW', for instance.
+    For instance, 'NCW' is called 'states'.
     """
     if layout in RNN_LAYOUTS and spec.layout == "NCW":
         return TensorSpec(spec.shape, spec.dtype, layout)

@@ -1,1 +1,1 @@
-"""What a block of Python asks of cuDNN, written down call by call, and as a program in C."""
+"""The calls of cuDNN that a block of Python makes, as a list and as a program in C."""

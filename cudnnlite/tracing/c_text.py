@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Where a space keeps two characters apart that would end a comment, begin one in it, or begin a
-# trigraph.
+# The places between two characters that would end a comment, begin one in it, or begin a trigraph.
+# A space goes there.
 _BETWEEN = re.compile(r"(?<=\*)(?=/)|(?<=/)(?=\*)|(?<=\?)(?=\?)")
 _PLAIN = frozenset(
     b" !#$%&'()*+,-./0123456789:;<=>@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~"
@@ -15,9 +15,9 @@ _PLAIN = frozenset(
 def comment(*lines: str) -> str:
     """Return a comment of one or several lines, whatever characters they have.
 
-    A backslash becomes a slash, because before the end of a line it would join that to the next
-    one.  What cannot be printed (line breaks, controls, halves of characters, what turns the
-    direction of writing) becomes its number.
+    A backslash becomes a slash, because at the end of a line it would join the next line to it.  A
+    character that cannot be printed (a line break, a control, half a character, a mark that turns
+    the direction of writing) becomes its number.
     """
     text = "\n * ".join(map(_printed, lines))
     return f"/* {text}\n */" if len(lines) > 1 else f"/* {text} */"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
-from cudnnlite.arguments import by_system, file_type, refused_as
+from cudnnlite.arguments import file_type, refused_as, require_system_error
 from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.tracing.c_text import string_literal
 
@@ -28,7 +28,7 @@ class ProgramFolder:
     path : Path
         The folder, which need not exist.
     label : str
-        How messages name it: by the option or the argument.
+        The name of the folder's option or argument, for messages.
     """
 
     def __init__(self, path: Path, label: str) -> None:
@@ -41,7 +41,7 @@ class ProgramFolder:
         Raises
         ------
         ArgumentError
-            It names the folder and the file.
+            The message names the folder and the file.
         """
         if file_type(self.path / INPUTS, follow=False) not in (0, stat.S_IFDIR):
             self._refuse(INPUTS, "is no folder (symbolic links are not followed)")
@@ -56,7 +56,7 @@ class ProgramFolder:
         Raises
         ------
         ArgumentError
-            As `check`; or the system refuses.
+            `check` refuses the folder, or the system refuses to write.
         """
         self.check()
         replaced = self._content(PROGRAM)
@@ -96,7 +96,7 @@ class ProgramFolder:
         try:
             return (self.path / name).read_bytes()
         except OSError as error:
-            by_system(error)
+            require_system_error(error)
             return b""
 
     def _refuse(self, name: str, why: str) -> None:

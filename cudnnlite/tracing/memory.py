@@ -46,19 +46,20 @@ class Buffer(Variable):
     Attributes
     ----------
     alive : weak reference or None
-        To what owns it; None if it was there before the trace, when nobody told who owns it.
+        A reference to the owner of the memory; None for memory from before the trace, whose owner
+        is not known.
     answer : Variable or None
         Holds the number of bytes, if cuDNN was asked for it.
     shared : bool
         Whether others may write to it unseen: it was there before the trace, or was handed to
         another library.
     digest : bytes or None
-        Of what was in shared memory when the trace read it last.
+        The digest of shared memory when the trace last read it.
     unread : bool
         Whether the program wrote something there that it has not read since.
     parts : dict
-        By offset: the bytes of a part whose address cuDNN told, and the variable that holds that
-        address.
+        The parts whose addresses cuDNN returned, by offset: the bytes of the part, and the variable
+        with its address.
     """
 
     base: int = 0
@@ -99,7 +100,7 @@ Location: TypeAlias = tuple[Buffer, int]  # with the offset in the buffer
 def _notification(
     method: Callable[Concatenate[MemoryT, Arguments], None],
 ) -> Callable[Concatenate[MemoryT, Arguments], None]:
-    """Make a method of an observer that is not called within what is recorded as one statement."""
+    """Turn a method into one that an observer skips while it records one statement."""
 
     @wraps(method)
     def notify(self: MemoryT, /, *arguments: Arguments.args, **options: Arguments.kwargs) -> None:
@@ -136,16 +137,15 @@ class Memory(Observer):
     Attributes
     ----------
     statements : list of Statement
-        What the block did, and what makes what was there before it.
+        The statements of the block, and those that make the objects from before the block.
     warnings : list of str
-        What could not be written out.
+        What the program in C cannot do.
     devices : set of Device
-        Those that were used.
+        The devices that were used.
     over : bool
-        Whether the trace has ended; an observer that is told something all the same records
-        nothing.
+        Whether the trace has ended; an observer that is called after that records nothing.
     thread : int
-        Whose block it is.
+        The thread that runs the block.
     """
 
     needs_each_call = True
@@ -188,11 +188,11 @@ class Memory(Observer):
             finally:
                 self._thread_state.is_busy = False
 
-    def warn(self, what: str) -> None:
+    def warn(self, message: str) -> None:
         """Say, once, what the program cannot do."""
-        if what not in self.warnings:
-            self.warnings.append(what)
-            warn_user(f"trace: {what}", RuntimeWarning)
+        if message not in self.warnings:
+            self.warnings.append(message)
+            warn_user(f"trace: {message}", RuntimeWarning)
 
     def finish(self) -> None:
         """Read what the block wrote and did not read itself."""
@@ -296,7 +296,7 @@ class Memory(Observer):
         return content.tobytes()
 
     def _load_if_changed(self, buffer: Buffer) -> None:
-        """Load what is in shared memory, where it is not what the trace read last."""
+        """Load shared memory, if its contents differ from those that the trace read last."""
         before = buffer.digest
         content = self._update_digest(buffer)
         if content is None or before == buffer.digest:
@@ -308,7 +308,7 @@ class Memory(Observer):
         self._add_load((buffer, 0), content, early=before is None and buffer.alive is None)
 
     def _update_digest(self, buffer: Buffer) -> bytes | None:
-        """Read shared memory, and return what is in it; None of other memory, and in a capture."""
+        """Return the contents of shared memory; None for other memory, and in a capture."""
         if not buffer.shared or self._capturing:
             return None
         content = self._read(buffer)
@@ -340,7 +340,7 @@ class Memory(Observer):
         self._add("load_rows", *arguments, needed_for=(buffer,))
 
     def _add_report(self, of: Location, content: bytes, rows: int = 1, pitch: int = 0) -> None:
-        """Let the program print the checksum of what is in memory."""
+        """Let the program print the checksum of memory."""
         (buffer, offset), nbytes = of, len(content)
         function, shape = "report", [nbytes]
         if rows > 1:
@@ -496,7 +496,7 @@ class Memory(Observer):
 
     @contextmanager
     def capturing(self, device: Device, recorder: StreamRecorder) -> Iterator[None]:
-        """Capture in the program what is recorded in the block, statement by statement."""
+        """Let the program capture the statements that are recorded in the block."""
         address = int(recorder.stream.handle)
         stream = self._stream(address)
         graph = Variable("cudaGraph_t", "graph", "cudaGraphDestroy")

@@ -1,4 +1,4 @@
-"""`Program`: statements of C as a program: what is of use, with names, loops and comments."""
+"""`Program`: the useful statements of C as a program with names, loops and comments."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ Item: TypeAlias = tuple[Any, Any]
 
 @dataclass(eq=False)
 class Variable:
-    """What a variable stands for: a handle, a descriptor, a stream, memory, an answer of cuDNN's.
+    """A variable of the program: a handle, a descriptor, a stream, memory, or an answer of cuDNN.
 
     Attributes
     ----------
     c_type : str
-        Its type; of an array with the length behind it: ``int[8]``.
+        The type of the variable, for an array with its length: ``int[8]``.
     name : str
-        What it would like to be called.
+        The preferred name.
     destroy : str
         The function that gives it back at the end; empty if nothing has to.
     named_by_use : bool
         Whether the name is final.
     device : Device or None
-        Where it is; None where that is no device, or is not known yet.
+        The device of the variable; None if it is on no device, or if the device is not known yet.
     """
 
     c_type: str
@@ -58,7 +58,10 @@ class Variable:
 
 
 class Contents(NamedTuple):
-    """What is copied into memory from a file; `width`: the bytes of one real number, 0 if none."""
+    """Bytes that the program copies from a file into memory.
+
+    `width` is the bytes of one real number in them, 0 if they are no real numbers.
+    """
 
     memory: Variable
     content: bytes
@@ -80,19 +83,19 @@ class Statement:
     where : (str, int)
         The file and line of Python that it was made for.
     early : bool
-        Whether it makes what was there before the trace.
+        Whether it makes an object from before the trace.
     ends : Variable or None
-        What is not there any more behind it.
+        The variable that the statement destroys.
     failed : bool
         Whether cuDNN refused it.
     note : str
         A comment behind it.
     checksum : int or None
-        Of what it reads, as Python had it.
+        The checksum, in Python, of the memory that the statement reads.
     call : TracedCall or None
-        What Python called, if it is a call of cuDNN's that was made in the block.
+        The call in Python, if the statement is a call of cuDNN that was made in the block.
     on : Device or None
-        What it was made for; None: the device of what it names.
+        The device that the statement is for; None for the device of its variables.
     """
 
     function: str
@@ -116,14 +119,14 @@ class Statement:
 
     @property
     def variables(self) -> list[Variable]:
-        """What it names."""
+        """The variables in the arguments."""
         return [part for part in _flat(self.arguments) if isinstance(part, Variable)]
 
 
 class Program:
     """A program in C: its `text`, the `files` that it reads, and the `checksums` that it prints.
 
-    With a seed, floating-point inputs are generated from that.
+    With a seed, the program generates floating-point inputs from the seed.
     """
 
     def __init__(
@@ -146,8 +149,8 @@ class Program:
     def _lines(self, statements: list[Statement]) -> list[Item]:
         statements = statements + _releases(statements)
         _place_on_devices(statements)
-        last = {variable: one for one in statements for variable in one.variables}
-        indices = [one.device and one.device.index for one in statements]
+        last = {variable: statement for statement in statements for variable in statement.variables}
+        indices = [statement.device and statement.device.index for statement in statements]
         has_several_devices = len({*indices} - {None}) > 1
         lines: list[Item] = []
         current = 0
@@ -200,9 +203,10 @@ class Program:
         return self._names[variable]
 
     def _input(self, file: Contents) -> str:
-        """Return the path of a file, or the width of numbers and a seed; of equal files the same.
+        """Return the path of a file, or the width of numbers and a seed.
 
-        Equal bytes of two types are not equal: numbers of one would be infinities of the other.
+        Equal files share one path or seed.  Equal bytes of two types are not equal files: numbers
+        of one type would be infinities of the other.
         """
         width = 0 if self._seed is None else file.width
         key = file.content, width
@@ -229,7 +233,7 @@ class Program:
 
 
 def _releases(statements: list[Statement]) -> list[Statement]:
-    """Return statements that give back what is still there at the end, the latest first."""
+    """Return statements that destroy the variables still alive at the end, the latest first."""
     ended = {statement.ends for statement in statements}
     variables = [variable for statement in statements for variable in statement.variables]
     alive = dict.fromkeys(
@@ -344,7 +348,7 @@ def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
 
 
 def _folded(lines: list[Item]) -> list[Item]:
-    """Return lines with loops for what is repeated, short ones first, and loops of such loops."""
+    """Return lines with loops in place of repetitions: short loops first, then loops of loops."""
     period = 1
     while period <= min(_MOST_REPEATED, len(lines) // 2):
         folded = _folded_by(lines, period)

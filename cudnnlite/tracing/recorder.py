@@ -78,14 +78,14 @@ class TracedCall(NamedTuple):
     Attributes
     ----------
     function : str
-        Its name.
+        The name of the C function.
     arguments : dict
-        By the header's names, as C saw them: numbers, enums, tuples for arrays on the host,
-        addresses.
+        The arguments of the C call by the header's names: numbers, enums, addresses, and tuples for
+        arrays on the host.
     status : Status
-        What it returned; SUCCESS of a function that returns none.
+        The status that the function returned; SUCCESS if it returns none.
     microseconds : float
-        The host's time in it.
+        The host's time in the call.
     file, line : str and int
         The line of Python, outside of cudnnlite, that it was made for.
     """
@@ -120,15 +120,14 @@ class Argument(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a call writes, as far as that is known before: `outputs` on the host, and `buffers`.
+    """The memory that a call may write, as it is known before the call.
 
     Attributes
     ----------
     outputs : list of (Variable, pointer)
-        The program's variables, and where C writes what they hold.
+        The program's variables that the call sets, and where in Python's memory C writes them.
     buffers : dict of Buffer to bool
-        The memory that the call is given, and whether it writes there what somebody may want to
-        read.
+        The device memory that the call receives, and whether the call writes results there.
     """
 
     outputs: list[tuple[Variable, Any]]
@@ -140,21 +139,21 @@ class Effects(NamedTuple):
 
 
 class Recorder(Memory):
-    """What was recorded so far; `failed` is the statement that failed last."""
+    """The recording so far; `failed` is the statement that failed last."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failed: Statement | None = None
         self._stream_of: dict[int, int] = {}  # by handle
         self._dtypes: dict[int, DataType] = {}  # by descriptor
-        # Tensors of graphs by their numbers, and what they were set to.
+        # Tensors of graphs by their numbers, with their attributes.
         self._tensors: dict[int, tuple[Variable, Any]] = {}
-        # By the descriptor of a graph: what its attributes were set to, and what memory is in it,
-        # by address, with the number of the tensor there.
+        # The attributes of each backend descriptor.  And the memory in each variant pack, by
+        # address, with the number of the tensor there.
         self._attributes: dict[int, dict[str, tuple[int, int, Any]]] = defaultdict(dict)
         self._pack_buffers: dict[int, dict[int, tuple[Buffer, Any]]] = defaultdict(dict)
-        # Of tensors that are passed by value: their attributes, by their numbers.  And by the
-        # descriptor of a variant pack what it has of them, by address.
+        # The attributes of tensors that are passed by value, by their numbers.  And the values of
+        # such tensors in each variant pack, by address.
         self._by_value: dict[int, dict[str, tuple[int, int, Any]]] = {}
         self._pack_scalars: dict[int, dict[int, tuple[int, Expression]]] = defaultdict(dict)
 
@@ -224,7 +223,7 @@ class Recorder(Memory):
     def _add_call(
         self, record: Function, arguments: list[Argument], *, early: bool = False
     ) -> tuple[Statement, Effects]:
-        """Add a call as a statement, behind what it needs; return it, and what it writes."""
+        """Add a call as a statement, behind those that it needs; return it and its effects."""
         handles = [argument.value.value for argument in arguments if argument.kind is cudnnHandle_t]
         owner = _owner_of(handles[0]) if handles else None
         device = getattr(owner, "device", None)
@@ -341,7 +340,7 @@ class Recorder(Memory):
     def _pointer(
         self, function: str, argument: Argument, arguments: list[Argument], effects: Effects
     ) -> Expression:
-        """Return a pointer to a device, to what C reads on the host, or to what it writes there."""
+        """Return a pointer to device memory, or to host memory that C reads or writes."""
         name, c_type, kind, value, _ = argument
         is_untyped = kind is ctypes.c_void_p
         address = value
@@ -384,8 +383,8 @@ class Recorder(Memory):
         base = _base_type(argument.c_type)
         return array(base, [number(value, base) for value in _pointed_values(argument)])
 
-    def _unknown(self, function: str, argname: str, what: str) -> str:
-        self.warn(f"{function}: {argname} is {what}; the program has NULL")
+    def _unknown(self, function: str, argname: str, description: str) -> str:
+        self.warn(f"{function}: {argname} is {description}; the program has NULL")
         return "NULL"
 
     def _dtype(self, arguments: list[Argument]) -> DataType | None:
@@ -450,7 +449,7 @@ class Recorder(Memory):
                 buffer.parts[offset] = nbytes, variable
 
     def _readable(self, argument: Argument) -> Any:
-        """Return an argument for people; what is on a device is an address, and is not followed."""
+        """Return an argument for people; a pointer to a device is shown as an address."""
         value, c_type = argument.value, argument.c_type
         if not isinstance(value, ctypes._Pointer):
             return _readable_value(value, c_type)
@@ -467,11 +466,13 @@ class Recorder(Memory):
     def _elements(
         self, native: Any, attribute: int, kind: int, count: int, *rest: Any, filled: bool
     ) -> Expression:
-        """Return what an attribute of a backend descriptor is set to, and name what is in it."""
+        """Return the values of a backend descriptor's attribute, and name the objects in it."""
         name, type_name = BackendAttributeName(attribute).name, BackendAttributeType(kind).name
         address = rest[-1]
         opaque, enum = _OPAQUE.get(type_name), _ENUMS.get(type_name)
-        if not (address and count) or (filled and opaque is not cudnnBackendDescriptor_t):
+        if not address or not count:
+            return "NULL"
+        if filled and opaque is not cudnnBackendDescriptor_t:
             return "NULL"
         element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
         array_type = element * count
@@ -516,8 +517,8 @@ class Recorder(Memory):
             self._pack_scalars[pack][address] = tensor_number, expression
             return expression
         if location is None:
-            what = _NOWHERE.format(address)
-            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", what)
+            description = _NOWHERE.format(address)
+            return self._unknown("cudnnBackendSetAttribute", "arrayOfElements", description)
         buffer, offset = location
         self._pack_buffers[pack][address] = buffer, tensor_number
         return buffer.at(offset)
@@ -543,10 +544,10 @@ class Recorder(Memory):
         values = {name: array_in_c for name, (_, _, array_in_c) in attributes.items()}
         with suppress(KeyError, ValueError, CudnnError):
             vector = values.get("TENSOR_VECTOR_COUNT", [1])[0]
-            one = itemsize(DataType(values["TENSOR_DATA_TYPE"][0])) * vector
+            element_bytes = itemsize(DataType(values["TENSOR_DATA_TYPE"][0])) * vector
             pairs = zip(values["TENSOR_DIMENSIONS"], values["TENSOR_STRIDES"], strict=True)
             last = sum((size - 1) * stride for size, stride in pairs)
-            return int(one * (1 + last))
+            return int(element_bytes * (1 + last))
         return 1
 
     def _native(self, native: Opaque, function: str, argname: str) -> Expression:
@@ -562,8 +563,10 @@ class Recorder(Memory):
             return "NULL"
         owner = _owner_of(address)
         if owner is None:
-            what = f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
-            return self._unknown(function, argname, what)
+            description = (
+                f"a {type(native).__name__} that was made before the trace, and not by cudnnlite"
+            )
+            return self._unknown(function, argname, description)
         self._write_down_older(owner, address)
         return self._variables[address]
 
@@ -627,7 +630,9 @@ def _described_nbytes(arguments: list[Argument], pointer: Any) -> int:
     """Return the bytes of the tensor or filter described before an argument; 0 if none is."""
     with suppress(StopIteration, KeyError, ValueError, CudnnError):
         before = next(
-            one for one, other in pairwise(arguments) if other.value is pointer and one.value
+            argument
+            for argument, following in pairwise(arguments)
+            if following.value is pointer and argument.value
         )
         descriptor = _DESCRIPTORS[before.c_type.removeprefix("const ")]
         return int(descriptor.read(library_api(), before.value).nbytes)

@@ -31,7 +31,7 @@ class Trace(NonCopyable):
     Attributes
     ----------
     warnings : list of str
-        What the program in C cannot do, which was warned of when it came up.
+        What the program in C cannot do.  Each warning was also issued when its cause came up.
     """
 
     _instead_of_copy = "pickle its calls, or what as_c() returns"
@@ -44,11 +44,13 @@ class Trace(NonCopyable):
     @property
     def calls(self) -> tuple[TracedCall, ...]:
         """Every call, in order."""
-        return tuple(one.call for one in self._recorder.statements if one.call)
+        return tuple(statement.call for statement in self._recorder.statements if statement.call)
 
     @property
     def checksums(self) -> list[tuple[str, str]]:
-        """What the program should print, but for failed calls: names, checksums of Python's memory.
+        """The names and checksums that the program prints if it computes what Python computed.
+
+        Lines about failed calls are not among them.
 
         A checksum is the sum of (2 i + 1) times byte i, modulo 2^64, in hexadecimal.
         """
@@ -57,21 +59,21 @@ class Trace(NonCopyable):
     def as_c(self, seed: int | None = None) -> str:
         """Return the program in C; what it reads is written by `save`.
 
-        It has the calls that compute, and those that they need; queries whose answers nobody uses
-        are left out.
+        The program has the calls that compute, and the calls that these need.  It leaves out
+        queries whose answers nobody uses.
 
         Parameters
         ----------
         seed : int, optional
-            The program generates the floating-point arrays that the block copied to the device
-            whole, and needs no files of them: numbers below 2 of either sign, which are not
-            Python's, so that its checksums are not Python's either. What is bfloat16 stays a file.
-            From 0 to 2^24 - 1.
+            The seed of generated numbers, from 0 to 2^24 - 1.  With it the program needs no files
+            for floating-point arrays that the block copied to the device whole: it generates their
+            values, of either sign and below 2.  They differ from Python's values, and so do the
+            checksums.  Arrays of bfloat16 stay files.
 
         Raises
         ------
         ArgumentError
-            Another seed.
+            The seed is out of range.
         """
         return self._written(seed).text
 
@@ -84,15 +86,15 @@ class Trace(NonCopyable):
         Parameters
         ----------
         folder : str or Path
-            Where to.  Symbolic links in it are not followed.
+            The folder to write to.  Symbolic links in it are not followed.
         seed : int, optional
             As in `as_c`.
 
         Raises
         ------
         ArgumentError
-            It cannot be written there; a file there was not written by cudnnlite; another seed.
-            Nothing is written then.
+            The folder cannot be written, a file in it was not written by cudnnlite, or the seed is
+            out of range.  Nothing is written then.
         """
         path = path_of(folder, "folder")
         self._save_in(ProgramFolder(path, f"folder={str(path)!r}"), seed)
@@ -140,8 +142,8 @@ class Trace(NonCopyable):
             else:
                 us = sum(call.microseconds for call in calls)
                 names = ", ".join(dict.fromkeys(call.function for call in calls))
-                what = f"{len(calls)} calls that the program does without"
-                lines.append(f"{us:9.1f} us  {what}: {names}")
+                count = f"{len(calls)} calls that the program does without"
+                lines.append(f"{us:9.1f} us  {count}: {names}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -465,7 +465,7 @@ def test_a_slow_algorithm_is_run_once(
             # several processes may share a GPU, and each then waits for the others' kernels
             time.sleep(0.25 if handle.device.kind == "emulated" else 1.0)
         call()
-        getattr(handle.api, "ran", set()).add(
+        getattr(handle.api, "kernels_run", set()).add(
             algorithm
         )  # emulated, as if each had a kernel of its own
 

@@ -185,8 +185,8 @@ def convolution_problem(node: OnnxNode) -> Problem:
     sizes, strides, extents = convolution.sizes, convolution.strides, convolution.extents
     totals = (sizes - 1) // strides * strides + extents - sizes
     before, behind = convolution.padding(convolution.attributes["auto_pad"], totals)
-    # All of cuDNN takes the same padding on both sides. That is equivalent if the output has the
-    # same size: then the filter never reaches the pixels that differ.
+    # All of cuDNN's interfaces take equal padding on both sides.  It gives the same result if the
+    # output has the same size: then the filter never reaches the pixels that differ.
     last_filter = (sizes + before + behind - extents) // strides
     last_filter_if_symmetric = (sizes + 2 * before - extents) // strides
     if np.all(last_filter == last_filter_if_symmetric):
@@ -204,7 +204,7 @@ def transposed_convolution_problem(node: OnnxNode) -> Problem:
     dy, w = convolution.image, convolution.w
     image, before = _transposed_image(convolution)
     shape = (dy.shape[0], w.shape[1] * convolution.conv.groups, *image)
-    # What is cut off behind, if a convolution is to lead back from the image to dy.
+    # The pixels cut off behind, for which a convolution of the image has the shape of dy.
     uncut = (convolution.sizes - 1) * convolution.strides + convolution.extents
     behind = uncut - image - before
     for padding in (list(before), list(zip(before, behind, strict=True))):

@@ -203,8 +203,8 @@ class _Attention:
     def add_gradient(self, name: str, a: GraphTensor, b: GraphTensor, heads: int) -> None:
         """Add the output `name`, which is the product a b with `heads` heads.
 
-        If `a` has more heads than that, the products of all heads of queries that share a head of
-        keys and values are summed.
+        If `a` has more heads, the products of all heads of queries that share a head of keys and
+        values are summed.
         """
         graph = self.graph
         dtype = self.inputs["q"].dtype

@@ -90,16 +90,17 @@ def multi_head_attention_forward(
         given.
     interface : str, optional
         "graph": matrix products and scaled dot-product attention, each a graph; "descriptor":
-        cuDNN's own call for the whole.  Graphs where they serve if not given: in float16 and
-        bfloat16, and in inference float32 with TF32, with projections of queries, keys and values,
-        one beam, lengths from 1 on, a window that is whole, causal, or of so many steps up to each
-        query, no dropout in training, and no `step`.  `choice` of a plan says why they do not.
+        cuDNN's own call for the whole.  If not given, graphs if they serve the call.  They serve
+        float16 and bfloat16, and in inference float32 with TF32; with projections of queries, keys
+        and values, one beam, lengths from 1 on, a window that is whole, causal, or of a fixed
+        number of steps up to each query, no dropout in training, and no `step`.  The `choice` of a
+        plan says why graphs do not serve.
 
     Returns
     -------
     DeviceArray, or AttentionTrainingOutput in training
         The output, shaped as `q` but with vectors of `AttentionSpec.output_size`, in the same order
-        in memory.  Beyond a query's end it is the bias of the output projection, or 0.
+        in memory.  Beyond a query's end the output is the bias of the output projection, or 0.
 
     Raises
     ------

@@ -330,10 +330,12 @@ class GraphAttention:
             self._workspace_layout = _layout(heads | {"scratch": scratch})
         else:
             statistics = prod(self._heads_spec("q").shape[:3]) * itemsize(DataType.FLOAT)
-            kept = heads | {"stats": statistics}
-            kept |= {name: gradients[name] for name in ("dq_heads", "dk_heads", "dv_heads")}
+            reserve_parts = heads | {"stats": statistics}
+            reserve_parts |= {
+                name: gradients[name] for name in ("dq_heads", "dk_heads", "dv_heads")
+            }
             between = {"do_heads": gradients["do_heads"], "scratch": scratch}
-            self._reserve_layout = _layout(kept)
+            self._reserve_layout = _layout(reserve_parts)
             self._workspace_layout = _layout(between)
             self._accumulation_layout = _layout(
                 {name: part.nbytes for name, (_, part) in self._places.items()}

@@ -26,7 +26,8 @@ def why_no_graph(key: AttentionPlanKey) -> str | None:
         return f"there is no projection of {', '.join(missing)}"
     if beam > 1:
         return f"there are {beam} beams; graphs have one"
-    if key.training and (spec.dropout or spec.post_dropout):
+    has_dropout = spec.dropout or spec.post_dropout
+    if key.training and has_dropout:
         return "dropout in training"
     if 0 in key.q_lengths or 0 in key.kv_lengths:
         return "a sequence has no steps"

@@ -59,9 +59,9 @@ def scaled_dot_product_attention_forward(
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, q's steps, k's steps)``.
     q_lengths, kv_lengths : device array, optional
-        How many steps of queries, and of keys and values, each sequence has; int32, from 1 on,
-        ``(batch, 1, 1, 1)``.  Both or none.  Beyond q_lengths o is zero in float16 and bfloat16 and
-        not written in float32; stats are undefined there.
+        The number of steps of queries, and of keys and values, in each sequence; int32, from 1 on,
+        ``(batch, 1, 1, 1)``.  Give both or none.  Beyond q_lengths, float16 and bfloat16 outputs
+        are zero, and float32 outputs are not written; stats are undefined there.
     window : int, optional
         How many steps of keys a query sees, up to its own: those before are masked.  Those behind
         its own are not, unless `causal` masks them.

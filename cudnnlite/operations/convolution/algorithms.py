@@ -122,16 +122,17 @@ def choose(
     *,
     is_aligned: bool = True,
 ) -> AlgorithmResult | PreparedChoice:
-    """Return what a plan runs: the `algorithm`, or without one the preferred engine.
+    """Return the choice of a plan: `algorithm`, or the preferred engine if it is None.
 
     An engine is returned prepared, because only preparing it shows whether it runs; `stack` owns
-    it.  Where no engine serves, the result is the algorithm that the descriptor call's heuristic
+    it.  If no engine serves, the result is the algorithm that the descriptor call's heuristic
     prefers, with the reason as its remark.  Engines need aligned operands.  Without `is_aligned`
-    the descriptor call comes first; where it does not serve, an engine runs on copies.
+    the descriptor call comes first; if it does not serve, an engine runs on copies.
     """
     problem = native.problem
     needs_graph = interface == "graph" or not problem.conv.is_symmetric
-    if algorithm is not None or (interface == "descriptor" and not needs_graph):
+    needs_descriptor_call = interface == "descriptor" and not needs_graph
+    if algorithm is not None or needs_descriptor_call:
         return _choose(native, algorithm, limit)
     if not is_aligned and not needs_graph:
         with suppress(NotSupportedError):

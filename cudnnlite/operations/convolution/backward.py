@@ -71,9 +71,9 @@ def convolution_backward_data(
         A result is applied with its math type, its layout and its `replay`.  If the operands have
         another layout, each call converts them, and converts the output back.
 
-        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type requires.  Where no engine serves, for instance for integers, it
-        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        If not given, the call takes the first engine of cuDNN's heuristic A that computes as
+        precisely as the math type requires.  If no engine serves, for instance for integers, it
+        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
@@ -88,7 +88,7 @@ def convolution_backward_data(
         Record the call as a CUDA graph for the addresses of the first call, and launch the graph
         from then on.  A call with other addresses is made without a graph, or through copies to
         buffers of the plan, whichever takes less time; this is measured once, and the measurement
-        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        waits for the stream.  Other addresses that come again are recorded too, up to 8 graphs.
         ``plan.replay`` says what the plan did so far.
 
     Returns
@@ -138,7 +138,7 @@ def convolution_backward_data(
     ...     print(dx.shape, found[0].time_ms > 0, same)
     (1, 3, 8, 8) True True
     """
-    result = _result_spec(handle, x, "x", dy, "dy", out)
+    result = _result_spec(handle, x, "x", model=dy, model_name="dy", out=out)
     return ConvolutionRequest(
         handle,
         convolution_backward.DATA,
@@ -201,9 +201,9 @@ def convolution_backward_filter(
         A result is applied with its math type, its layout and its `replay`.  If the operands have
         another layout, each call converts them, and converts the output back.
 
-        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type requires.  Where no engine serves, for instance for integers, it
-        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        If not given, the call takes the first engine of cuDNN's heuristic A that computes as
+        precisely as the math type requires.  If no engine serves, for instance for integers, it
+        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
@@ -218,13 +218,13 @@ def convolution_backward_filter(
         Record the call as a CUDA graph for the addresses of the first call, and launch the graph
         from then on.  A call with other addresses is made without a graph, or through copies to
         buffers of the plan, whichever takes less time; this is measured once, and the measurement
-        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        waits for the stream.  Other addresses that come again are recorded too, up to 8 graphs.
         ``plan.replay`` says what the plan did so far.
 
     Returns
     -------
     DeviceArray
-        dw, with its taps in the order of the filter's, for either ``conv.mode``.
+        dw.  For either ``conv.mode`` its taps have the order of the filter's taps.
 
     Raises
     ------
@@ -264,7 +264,7 @@ def convolution_backward_filter(
     ...     print(dw.shape, found[0].time_ms > 0)
     (4, 3, 3, 3) True
     """
-    result = _result_spec(handle, w, "w", x, "x", out)
+    result = _result_spec(handle, w, "w", model=x, model_name="x", out=out)
     return ConvolutionRequest(
         handle,
         convolution_backward.FILTER,
@@ -301,10 +301,10 @@ def convolution_transpose(
 ) -> ConvolutionRequest:
     """Compute a transposed convolution, as PyTorch's `conv_transpose1d` to `conv_transpose3d` do.
 
-    It is `convolution_backward_data` with `x` as dy, and is recorded and tuned as that.  The result
-    is ``(N, C, *spatial)``.  Its size along an axis is (size - 1) * stride - 2 * padding +
-    dilation * (taps - 1) + output_padding + 1, where padding that differs at the two ends of an
-    axis counts at each of them; with padding="same" it is size * stride.
+    The call is `convolution_backward_data` with `x` as dy.  Traces, problem lists and tunings name
+    it so.  The result is ``(N, C, *spatial)``.  Its size along an axis is (size - 1) * stride -
+    padding before - padding behind + dilation * (taps - 1) + output_padding + 1.  With
+    padding="same" it is size * stride.
 
     Parameters
     ----------
@@ -319,9 +319,9 @@ def convolution_transpose(
         Padding (the pixels cut off at both ends of an axis), stride (the distance between the
         results of neighbouring values), dilation, groups, mode, compute type, math type.
     output_padding : int or iterable of int
-        The pixels added to the result at the end of each axis, fewer than the stride.  A
-        convolution maps images of several sizes to the size of `x`; with 0 the result has the
-        smallest of them.
+        The pixels added to the result at the end of each axis, fewer than the stride.  It selects
+        the result's size: with a stride, a convolution maps images of several sizes to the size of
+        `x`, and 0 stands for the smallest of them.
     alpha, beta : float
         y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
@@ -332,9 +332,9 @@ def convolution_transpose(
         A result is applied with its math type, its layout and its `replay`.  If the operands have
         another layout, each call converts them, and converts the output back.
 
-        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type requires.  Where no engine serves, for instance for integers, it
-        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        If not given, the call takes the first engine of cuDNN's heuristic A that computes as
+        precisely as the math type requires.  If no engine serves, for instance for integers, it
+        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
@@ -349,7 +349,7 @@ def convolution_transpose(
         Record the call as a CUDA graph for the addresses of the first call, and launch the graph
         from then on.  A call with other addresses is made without a graph, or through copies to
         buffers of the plan, whichever takes less time; this is measured once, and the measurement
-        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        waits for the stream.  Other addresses that come again are recorded too, up to 8 graphs.
         ``plan.replay`` says what the plan did so far.
 
     Returns
@@ -382,7 +382,7 @@ def convolution_transpose(
     """
     x_spec, w_spec = operand_spec(handle, x, "x"), _filter_tensor(handle, w)
     shape = _transposed_shape(x_spec, w_spec, conv, output_padding)
-    result = _result_spec(handle, shape, "conv", x, "x", out)
+    result = _result_spec(handle, shape, "conv", model=x, model_name="x", out=out)
     return ConvolutionRequest(
         handle,
         convolution_backward.DATA,
@@ -408,13 +408,19 @@ def _filter_tensor(handle: Handle, w: object) -> TensorSpec:
     return operand_spec(handle, w, "w")
 
 
+def _fit_together(x: TensorSpec, w: TensorSpec) -> bool:
+    """Return whether images and a filter can be operands of a transposed convolution."""
+    if x.rank != w.rank or not 3 <= x.rank <= 5:
+        return False
+    return x.dtype == w.dtype and x.shape[1] == w.shape[0]
+
+
 def _transposed_shape(
     x: TensorSpec, w: TensorSpec, conv: Any, output_padding: Any
 ) -> tuple[int, ...]:
     """Return the shape of a transposed convolution's result."""
     spec = instance_of(conv, ConvolutionSpec, "conv")
-    has_valid_ranks = x.rank == w.rank and 3 <= x.rank <= 5
-    if not has_valid_ranks or x.dtype != w.dtype or x.shape[1] != w.shape[0]:
+    if not _fit_together(x, w):
         raise ArgumentError(
             f"x={x}, w={w}; needed: (N, K, *spatial) and (K, C / groups, *taps) "
             "of one dtype and the same rank 3, 4 or 5"
@@ -423,37 +429,57 @@ def _transposed_shape(
 
 
 def _result_spec(
-    handle: Handle, like: Any, argument: str, operand: Any, name: str, out: Any
+    handle: Handle, like: Any, argument: str, *, model: Any, model_name: str, out: Any
 ) -> TensorSpec | FilterSpec | None:
-    """Return the spec of the result: that of `like`, which is an array, a spec or a shape.
+    """Return the spec of the result, as the argument `like` says; None if `like` is None.
 
-    A shape takes the dtype and layout of `operand`, the argument called `name`.  None without
-    `like`.  ArgumentError if `out` has another spec.
+    `like` is an array, a spec or a shape, and `argument` is its name.  A shape takes the dtype and
+    layout of `model`, the operand called `model_name`.  ArgumentError if `out` has another spec.
     """
     if like is None:
         return None
-    is_array = hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray)
-    value: Any = getattr(like, "spec", like)
-    if is_array:
-        value = operand_spec(handle, like, argument)
-    is_shape = not isinstance(value, (TensorSpec, FilterSpec))
-    spec: TensorSpec | FilterSpec = value
-    if is_shape:
+    spec = _spec_of(handle, like, argument)
+    is_shape = spec is None
+    if spec is None:
         shape = parse_shape(like, argument)
-        model = operand_spec(handle, operand, name)
-        if len(shape) != model.rank:
-            raise ArgumentError(f"{argument}={shape} is not of the rank of {name}, {model}")
-        spec = model.packed(shape)
+        model_spec = operand_spec(handle, model, model_name)
+        if len(shape) != model_spec.rank:
+            raise ArgumentError(
+                f"{argument}={shape} is not of the rank of {model_name}, {model_spec}"
+            )
+        spec = model_spec.packed(shape)
     if argument == "x" and isinstance(spec, FilterSpec):
         raise ArgumentError(
             f"x={spec} is a filter; needed: a TensorSpec, a shape or a device array"
         )
+    _check_out(out, spec, argument, has_only_shape=is_shape)
+    return spec
+
+
+def _spec_of(handle: Handle, like: Any, argument: str) -> TensorSpec | FilterSpec | None:
+    """Return the spec of a device array, or a spec itself; None for anything else."""
+    if hasattr(like, "__dlpack__") and not isinstance(like, np.ndarray):
+        return operand_spec(handle, like, argument)
+    spec = getattr(like, "spec", like)
+    if isinstance(spec, (TensorSpec, FilterSpec)):
+        return spec
+    return None
+
+
+def _check_out(
+    out: Any, spec: TensorSpec | FilterSpec, argument: str, *, has_only_shape: bool
+) -> None:
+    """Refuse an `out` that does not match the result's spec, which `argument` determines.
+
+    With `has_only_shape` the argument is a shape: `out` may have another data type and layout.
+    """
     out_spec = getattr(out, "spec", out)
     if not isinstance(out_spec, (TensorSpec, FilterSpec)):
-        return spec
-    # Beside a shape, `out` may have another data type and layout.
-    if is_shape and out_spec.shape != spec.shape:
-        raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {spec.shape}")
-    if not is_shape and not is_as(as_tensor(out_spec), spec):
+        return
+    if has_only_shape:
+        if out_spec.shape != spec.shape:
+            raise ArgumentError(
+                f"out is {out_spec}; the result is as {argument} says, {spec.shape}"
+            )
+    elif not is_as(as_tensor(out_spec), spec):
         raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {spec}")
-    return spec

@@ -159,8 +159,8 @@ def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> li
     """Return a row for each configuration of cuDNN's heuristics, and for each other engine.
 
     The configurations come first, the preferred one at the front.  A row that may not be used says
-    why not.  Nothing is run.  Of the other engines, those that cuDNN compiles first are left out,
-    unless `compiled`.
+    why not.  Nothing is run.  Engines that the heuristics do not name, and that cuDNN would have to
+    compile, are left out unless `compiled`.
     """
     with ExitStack() as stack:
         ranked = list(configurations(graph, HEURISTICS, stack))

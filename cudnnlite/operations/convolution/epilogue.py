@@ -153,7 +153,7 @@ class EpilogueRequest(ConvolutionRequest):
         ).prepare()
 
     def problem(self) -> Problem:
-        """Return what is asked, as data: the graph as a problem, which the tuner takes."""
+        """Return the graph as a problem, which the tuner takes."""
         super().problem()  # refuses arguments that say how to compute
         return GraphProblem(self.epilogue_graph(self.make_problem()))
 

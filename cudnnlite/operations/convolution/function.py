@@ -95,8 +95,8 @@ ArgumentError
 _CONVERT_FILTER_DOC = """\
 Return the filter in the layout in which calls of `{name}` read it fastest.
 
-cuDNN's quickest engines read filters whose channels come last.  Where images have their channels
-first, every call converts the filter, unless the program does that once, beside its weights.
+cuDNN's quickest engines read filters whose channels come last.  If images have their channels
+first, every call converts the filter, unless the program converts it once and keeps the result.
 
 Parameters
 ----------

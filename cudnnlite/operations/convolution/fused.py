@@ -79,9 +79,9 @@ def convolution_bias_activation_forward(
         A result is applied with its math type, its layout and its `replay`.  If the operands have
         another layout, each call converts them, and converts the output back.
 
-        If not given, it is the first engine that cuDNN's heuristic A names and that computes as
-        precisely as the math type requires.  Where no engine serves, for instance for integers, it
-        is the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
+        If not given, the call takes the first engine of cuDNN's heuristic A that computes as
+        precisely as the math type requires.  If no engine serves, for instance for integers, it
+        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
         the reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
@@ -96,7 +96,7 @@ def convolution_bias_activation_forward(
         Record the call as a CUDA graph for the addresses of the first call, and launch the graph
         from then on.  A call with other addresses is made without a graph, or through copies to
         buffers of the plan, whichever takes less time; this is measured once, and the measurement
-        waits for the stream.  Addresses that come again are recorded too, up to 8 graphs.
+        waits for the stream.  Other addresses that come again are recorded too, up to 8 graphs.
         ``plan.replay`` says what the plan did so far.
 
     Returns

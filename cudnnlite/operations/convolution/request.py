@@ -1,4 +1,4 @@
-"""`ConvolutionRequest`: a call of a convolution, with what it says of algorithms."""
+"""`ConvolutionRequest`: a call of a convolution, with its arguments about algorithms."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class GraphRequest(Generic[ResultT]):
         self._math_type = math_type
 
     def graph(self) -> Graph:
-        """Return what is asked, as a graph."""
+        """Return the request as a graph."""
         of_engines = {
             "workspace_limit": self._workspace_limit is not None,
             "math_type": self._math_type != MathType.DEFAULT,

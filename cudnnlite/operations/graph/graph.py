@@ -27,15 +27,15 @@ from cudnnlite.warn import log
 class Graph(LayerFormulas):
     """Operations of cuDNN's graph API as data: no handle, no C call, until it is planned.
 
-    Tensors are made by `input`, and computed by methods and operators; `output` lets one be
-    written to memory.  What is not in memory stays in registers, if cuDNN has an engine for the
-    whole.  Graphs are equal if they consist of the same, can be saved, and print as a table.
+    `input` makes a tensor, methods and operators compute others, and `output` marks a tensor that
+    is written to memory.  The other tensors stay in registers, if cuDNN has an engine for the whole
+    graph.  Graphs are equal if their tensors and operations are; they can be saved, and print as a
+    table.
 
     Parameters
     ----------
     compute_type : dtype
-        In which operations compute, and which tensors between them have, where nothing else is
-        said.
+        The default data type of computations, and of the tensors between operations.
     dynamic_shapes : bool
         Whether cuDNN compiles kernels that graphs with other sizes use, too: one of a chain of
         operations is compiled once for a handle, and plans for further sizes take a tenth of a

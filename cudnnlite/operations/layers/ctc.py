@@ -510,7 +510,9 @@ def _on_host(values: Any, argument: str) -> list[int]:
     problem = f"{argument} of type {type(values).__name__} is no array of integers"
     with refused_as(ArgumentError, problem, TypeError, ValueError, MemoryError, OverflowError):
         numbers = np.asarray(values)
-    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+    # NumPy makes an empty list an array of float64.
+    has_integers = not numbers.size or numbers.dtype.kind in "iu"
+    if numbers.ndim != 1 or not has_integers:
         raise ArgumentError(
             f"{argument} is {numbers.dtype} of shape {numbers.shape}; "
             "needed: integers in one dimension"

@@ -47,16 +47,17 @@ def matmul(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     a : device array
-        ``(..., M, K)``; float16, bfloat16, float32, float8_e4m3fn or float8_e5m2.  Its strides may
-        be any: a transposed matrix is one.  Those of the axes before the last two let them be seen
-        as one axis.
+        ``(..., M, K)``; float16, bfloat16, float32, float8_e4m3fn or float8_e5m2.  It may
+        have any strides in a matrix, for instance those of a transposed one.  The axes before the
+        last two must be viewable as one axis.
     b : device array
         ``(..., K, N)``, of the data type of `a`, or float8 beside float8.  The axes before the last
         two are those of `a`, or `a` or `b` is one matrix for all of the batch: 1 along each of
         them, or without them.
     bias : device array, optional
         ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
-        for each of it, as NumPy broadcasts them.  Of several batch axes it has all, or ones.
+        for each of it, as NumPy broadcasts them.  If there are several batch axes, it has all of
+        them, or ones.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh" or "elu".

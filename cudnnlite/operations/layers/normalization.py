@@ -446,7 +446,11 @@ def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
     fits = scale.rank == x.rank and all(
         size in (1, whole) for size, whole in zip(scale.shape, x.shape, strict=True)
     )
-    if not fits or scale.shape[0] != 1 or (is_instance and scale.shape != channels):
+    if is_instance:
+        is_valid = scale.shape == channels
+    else:
+        is_valid = fits and scale.shape[0] == 1
+    if not is_valid:
         needed = channels if is_instance else "1 first, then 1 or the size of x along each axis"
         raise ArgumentError(f"scale has shape {scale.shape}; needed beside x {x.shape}: {needed}")
     statistics = tuple(

@@ -1,4 +1,4 @@
-"""The types of normalisations, whose results depend on an option."""
+"""The types of normalisations: for type checkers, the results depend on the option `training`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.graph.function import GraphFunction
 
 P = ParamSpec("P")
+# What training returns: y, the mean and the inverse standard deviation; without a mean for RMS.
 WithMean: TypeAlias = tuple[DeviceArray, DeviceArray, DeviceArray]
 WithInverse: TypeAlias = tuple[DeviceArray, DeviceArray]
 
@@ -18,7 +19,8 @@ WithInverse: TypeAlias = tuple[DeviceArray, DeviceArray]
 class NormalizationFunction(GraphFunction[P, DeviceArray | WithMean]):
     """A public operation: `layer_normalization_forward` or `instance_normalization_forward`."""
 
-    if TYPE_CHECKING:  # At run time the inherited call is as good, and takes less time.
+    # The overloads are for type checkers only: at run time the inherited call takes less time.
+    if TYPE_CHECKING:
 
         @overload  # type: ignore[override]
         def __call__(
@@ -66,7 +68,8 @@ class NormalizationFunction(GraphFunction[P, DeviceArray | WithMean]):
 class RMSNormalizationFunction(GraphFunction[P, DeviceArray | WithInverse]):
     """The public operation `rms_normalization_forward`."""
 
-    if TYPE_CHECKING:  # As above.
+    # As in `NormalizationFunction`.
+    if TYPE_CHECKING:
 
         @overload  # type: ignore[override]
         def __call__(

@@ -106,7 +106,7 @@ def pooling_with_indices_forward(
     tuple of two DeviceArray
         y, ``(N, C, *pooled)``, of the dtype and layout of `x`; and indices, int32, shaped and laid
         out as y.  An index is the place of the maximum within its window, whose values are counted
-        row by row from 0, those in the padding included.  Of equal maxima it is the first.
+        row by row from 0, padding included.  The first of several equal maxima counts.
         `PoolingSpec.flat_indices` makes PyTorch's indices of them, which count within the image.
 
     Raises

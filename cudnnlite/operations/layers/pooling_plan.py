@@ -20,7 +20,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import PoolingSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
-# By mode: how a graph pools, and what it pads with.
+# The mode in which a graph pools, and the value that it pads with.
 _MODES = {
     PoolingMode.MAX: ("MAXPOOL", "NEG_INF"),
     PoolingMode.MAX_DETERMINISTIC: ("MAXPOOL", "NEG_INF"),

@@ -19,8 +19,9 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
-_STEPS = 4
-_SEQUENCES = 4
+# Little is compared, because the float64 reference runs on the host.
+_MAX_STEPS = 4
+_MAX_SEQUENCES = 4
 
 
 class PrefixCheck:
@@ -37,27 +38,27 @@ class PrefixCheck:
     """
 
     def __init__(self, operands: Sequence[Any], data: RNNDataSpec) -> None:
-        steps = min(_STEPS, data.max_length)
+        steps = min(_MAX_STEPS, data.max_length)
         self._steps = steps
         self._weights, x, self._hx, self._cx = operands
         lengths = tuple(min(length, steps) for length in data.lengths)
         self._x = _first_steps(x, data, lengths, steps)
         self._data = RNNDataSpec(self._x.shape, lengths, data.dtype, data.layout)
-        self._sequences = np.unique(np.linspace(0, data.batch - 1, _SEQUENCES).astype(int))
+        self._sequences = np.unique(np.linspace(0, data.batch - 1, _MAX_SEQUENCES).astype(int))
         self._expected: list[Array] | None = None
 
     def errors_of(self, plan: RNNPlan[Any]) -> Errors:
         """Return the errors of a plan's y, hy and cy over the first steps."""
-        return relative_errors(*self.compared(plan))
+        return relative_errors(*self.run_with_reference(plan))
 
-    def compared(self, plan: RNNPlan[Any]) -> tuple[list[Array], list[Array]]:
-        """Run a plan over the first steps; return its y, hy and cy, and what is expected."""
+    def run_with_reference(self, plan: RNNPlan[Any]) -> tuple[list[Array], list[Array]]:
+        """Run a plan over the first steps; return its y, hy and cy, and the expected ones."""
         out = plan(self._weights, self._x, self._hx, self._cx, lengths=self._data.lengths)
         if isinstance(out, RNNTrainingOutput):
-            # A candidate whose backward pass is refused cannot train.
+            # cuDNN may refuse an algorithm only in the backward pass, with an exception here.
             plan.backward_data(out.reserve, out.y)
         if self._expected is None:
-            # The first plan has accepted the operands, which are therefore valid.
+            # The reference needs valid operands, and the first plan has checked them.
             self._expected = self._reference(plan.spec)
             if not all(np.isfinite(values).all() for values in self._expected):
                 raise ArgumentError(
@@ -70,7 +71,7 @@ class PrefixCheck:
         return results, self._expected
 
     def why_wrong(self, error: float, math_type: MathType) -> str:
-        """Return why a candidate with that error cannot be used; empty if it can."""
+        """Return why a candidate with this error cannot be used; empty if it can."""
         reason = why_wrong(error, self._data.dtype, math_type)
         if not reason:
             return ""

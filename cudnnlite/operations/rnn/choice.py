@@ -63,7 +63,8 @@ def _fastest(spec: RNNSpec, data: RNNDataSpec, *, uses_tensor_cores: bool) -> RN
     static_is_possible = _is_possible(spec, RNNAlgo.PERSIST_STATIC)
     if batch == 1 and hidden_above < hidden <= 512 and static_is_possible:
         return RNNAlgo.PERSIST_STATIC
-    if _is_possible(spec, RNNAlgo.PERSIST_STATIC_SMALL_H) and (uses_tensor_cores or batch <= 256):
+    is_batch_for_small_h = uses_tensor_cores or batch <= 256
+    if is_batch_for_small_h and _is_possible(spec, RNNAlgo.PERSIST_STATIC_SMALL_H):
         return RNNAlgo.PERSIST_STATIC_SMALL_H
     if uses_tensor_cores and static_is_possible and batch <= _max_static_batch(spec):
         return RNNAlgo.PERSIST_STATIC

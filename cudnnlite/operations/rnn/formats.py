@@ -245,7 +245,10 @@ def _per_layer(value: Any, argument: str, layers: int) -> list[Array]:
 
 
 def _flatten(weights: Any) -> Iterable[Any]:
-    """Yield the arrays of a list of arrays, or of lists with the arrays of each layer."""
+    """Yield all arrays in order.
+
+    `weights` has arrays, or one list of arrays for each layer.
+    """
     for item in sequence(weights, "weights", "what a Keras layer's get_weights() returns"):
         is_list_of_arrays = isinstance(item, Sequence) and item and hasattr(item[0], "shape")
         if is_list_of_arrays:

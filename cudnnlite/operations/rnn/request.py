@@ -36,7 +36,7 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 from cudnnlite.specs.rnn_rules import why_not
 
-# Of the argument `layout`, if the caller does not pass one.
+# The value of the argument `layout`, if the caller does not pass one.
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 
 

@@ -36,7 +36,7 @@ from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import why_inexact
-from cudnnlite.search.contest import Contest, failed, joined, own_stream
+from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
 from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import format_size
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -289,7 +289,7 @@ def _heuristic_first(
     choice_ms = ranking_ms(choice_row, latency=latency)
     if fastest_ms is None or choice_ms is None or choice_ms > _TIE_RATIO * fastest_ms:
         return rows
-    remark = joined(fastest.remark, "hardly faster than the heuristic's choice")
+    remark = join_remarks(fastest.remark, "hardly faster than the heuristic's choice")
     slower_rows = [row for row in rows[1:] if row is not choice_row]
     return [choice_row, replace(fastest, remark=remark), *slower_rows]
 
