@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class CudaDevice(NonCopyable):
         self.index = index
         self.loss = Loss(f"cuda:{index}", driver)
         self.needs_activation = count > 1
+        self._waits = RLock()
         self.default_stream = default = self._device.default_stream
         # The functions that fill a row or several with a repeated pattern, by the pattern's bytes.
         self._memsets = {
@@ -153,7 +155,8 @@ class CudaDevice(NonCopyable):
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream
-        return kernel_names_of(work, int(stream.handle), self._driver)
+        with self._waits:
+            return kernel_names_of(work, int(stream.handle), self._driver)
 
     @telling_loss
     def activate(self) -> None:
@@ -176,7 +179,12 @@ class CudaDevice(NonCopyable):
         """Wait for everything on this device."""
         check_wait(self)
         self.activate()
-        self._device.sync()
+        with self._waits:
+            self._device.sync()
+
+    def holding_waits(self) -> AbstractContextManager[object]:
+        """Let `synchronize` of other threads wait for the end of the block."""
+        return self._waits
 
     @telling_loss
     def wait(self, stream: Any) -> None:
@@ -426,7 +434,7 @@ class CudaDevice(NonCopyable):
             return None  # CUDA does not capture the legacy default stream
         recorder = CudaRecorder(stream)
         try:
-            with observer.current.capturing_for_timing(self), recorder:
+            with self._waits, observer.current.capturing_for_timing(self), recorder:
                 work()
         except (CudnnError, CaptureError):
             return None

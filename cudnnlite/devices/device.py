@@ -165,6 +165,14 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for everything on this device."""
 
+    def holding_waits(self) -> AbstractContextManager[object]:
+        """Let `synchronize` of other threads wait for the end of the block, which records a stream.
+
+        CUDA refuses to wait for a device while one of its streams is recorded, and gives up that
+        recording.
+        """
+        ...
+
     def wait(self, stream: Any) -> None:
         """Wait for everything on a stream."""
 

@@ -151,6 +151,10 @@ class EmulatedDevice(NonCopyable):
         """Do nothing: no work is ever pending.  CaptureError while a graph is recorded."""
         check_wait(self)
 
+    def holding_waits(self) -> AbstractContextManager[None]:
+        """Do nothing: `synchronize` disturbs no recording."""
+        return nullcontext()
+
     def wait(self, stream: Any) -> None:
         """Do nothing: no work is ever pending."""
 

@@ -185,10 +185,13 @@ def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
                 mode=mode,
                 **graph.device,
             )
-        ).finalize()
+        )
+        with graph.asking_heuristics():
+            heuristic.finalize()
         first, most = 0, 1
         while True:
-            descriptors = heuristic.get_descriptors("results", stack, most)
+            with graph.asking_heuristics():
+                descriptors = heuristic.get_descriptors("results", stack, most)
             yield from descriptors[first:]
             if len(descriptors) < most:
                 return

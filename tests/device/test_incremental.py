@@ -412,6 +412,33 @@ def test_threads(device: Any) -> None:
     assert not errors, "\n".join(errors)
 
 
+def test_one_thread_waits_for_the_device_while_another_makes_plans(device: Any) -> None:
+    """cuDNN 9.19 records a stream in a heuristic, where CUDA refuses to wait for the device."""
+    errors: list[str] = []
+    is_done = threading.Event()
+
+    def make_plans() -> None:
+        try:
+            with dnn.Handle(device, stream=device.create_stream()) as handle:
+                conv = dnn.ConvolutionSpec(padding=1, math_type="fma")
+                w = handle.zeros(W)
+                for size in range(5, 5 + (150 if device.has_real_timing else 5)):
+                    dnn.convolution_forward.plan(
+                        handle, handle.zeros((2, 4, size, 8)), w, conv
+                    ).close()
+        except BaseException:
+            errors.append(traceback.format_exc())
+        finally:
+            is_done.set()
+
+    thread = threading.Thread(target=make_plans)
+    thread.start()
+    while not is_done.wait(0.0003):
+        device.synchronize()
+    thread.join()
+    assert not errors, "\n".join(errors)
+
+
 class Events:
     """A device's events: which are reached, and how many runs of how many milliseconds lie between.
 
