@@ -23,7 +23,9 @@ from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
-FORMULA_ENGINE = 0  # the only engine of a graph that is a `GraphFormula`
+# The only engine of a graph that is a `GraphFormula`.  Not 0, which cuDNN 9.19 computes some products
+# wrongly with.
+FORMULA_ENGINE = 4
 _MAX_TILE_SIZE = 3  # Every engine has the knob TILE_SIZE, which has no effect on this device.
 
 

@@ -29,6 +29,9 @@ _ENGINES_OF_UNWRITTEN_MEMORY = {
     "CONVOLUTION_BACKWARD_DATA": 78,
 }
 _WRITTEN_BYTES = 16
+# The engine that is wrong if a product of float32 is stored as another type
+# (`tools/record/layer_graphs.py`, "products").
+_ENGINE_OF_FLOAT32_RESULTS = 0
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
 _LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
@@ -64,6 +67,8 @@ def why_engine_is_wrong(engine: int, graph: GraphData) -> str | None:
     Found by a sweep over the engines of cuDNN 9.19 for convolutions and their gradients, from
     outputs and scratch memory that were filled before (`tools/record/gradient_engines.py`).
     """
+    if engine == _ENGINE_OF_FLOAT32_RESULTS and _narrows_float32_product(graph):
+        return "it writes no numbers where a product of float32 has a result of another type"
     for node in graph.nodes:
         dy = _operand(graph, node, "dy") if node.kind in _ENGINES_OF_EVEN_PADDING else None
         if dy is None:
@@ -79,6 +84,16 @@ def why_engine_is_wrong(engine: int, graph: GraphData) -> str | None:
                 f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
             )
     return None
+
+
+def _narrows_float32_product(graph: GraphData) -> bool:
+    """Whether a product of float32 matrices is stored in another type, with nothing behind it."""
+    if len(graph.nodes) != 1 or graph.nodes[0].kind != "MATMUL":
+        return False
+    a, y = _operand(graph, graph.nodes[0], "adesc"), _written(graph, graph.nodes[0], "cdesc")
+    if a is None or y is None:
+        return False
+    return a.dtype == DataType.FLOAT and y.dtype != DataType.FLOAT
 
 
 # --------------------------------------------------------------------------------- attention

@@ -19,6 +19,7 @@ from cudnnlite.autotune.account_key import account_key
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.plan_files import PlanFiles, plan_files
+from cudnnlite.emulated.engines import FORMULA_ENGINE
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "580.1", 91900)
@@ -359,7 +360,7 @@ def test_a_restored_plan_computes_the_same_bits(stored, tmp_path, texts):
 def test_another_graph_or_engine_has_another_plan(stored, tmp_path, texts):
     for graph in (product(), product(rows=7), product(columns=11)):
         run(stored, graph)
-    run(stored, product(), engine=dnn.Engine(0, {"TILE_SIZE": 1}))
+    run(stored, product(), engine=dnn.Engine(FORMULA_ENGINE, {"TILE_SIZE": 1}))
     assert len(plan_files(tmp_path)) == 4
     assert texts == []
     run(stored, product(rows=7))
@@ -424,4 +425,4 @@ def test_a_plan_is_kept_beside_the_choice(own_handle, tmp_path, monkeypatch, tex
         assert len(texts) == 1
         assert plan_files(tmp_path) == [file]
     assert own_handle.plan_store is None
-    assert choice.algorithm.index == 0
+    assert choice.algorithm.index == FORMULA_ENGINE

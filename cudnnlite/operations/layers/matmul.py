@@ -90,8 +90,7 @@ def matmul(
     ArgumentError, ArrayTypeError, ClosedError, ThreadError
         Before anything is written; the message names the argument.
     NotSupportedError
-        cuDNN has no engine for these operands on this device.  The emulated device has one for
-        float8 where the K values of each row of `a`, and of each column of `b`, are packed.
+        cuDNN has no engine for these operands on this device.
 
     Notes
     -----
