@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Census
+from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import World
 from helpers.refusals import ARGUMENT, ARRAY, refuses
 from hypothesis import HealthCheck, given, settings
@@ -38,7 +39,7 @@ from .problems import PATTERN, UNSUPPORTED, fill, gap_mask, memory_of, upload
 from .test_many_calls import calls_of
 from .test_plan import count_calls
 
-EXAMPLES = 25
+EXAMPLES = {SAMPLE: 8, ALL: 100}
 HANDLES_OWN = {
     "cudnnCreate",
     "cudnnDestroy",
@@ -501,7 +502,7 @@ def test_arrays_of_another_stream(handle: dnn.Handle, name: str) -> None:
 def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
     """Make 10,000 calls, and make and close plans between them.
 
-    On the emulated device, which is slow, a hundred.
+    On the emulated device, which is slow, fifty.
     """
     case = Case(handle, name)
     ways: tuple[Any, ...] = ({}, {"out": None}) if case.makes_new else ({},)
@@ -548,13 +549,14 @@ def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
             assert again.operation is case.operation
 
 
+@each_extent
 @every_operation
-def test_random_calls_agree(device: Any, name: str) -> None:
+def test_random_calls_agree(device: Any, name: str, extent: str) -> None:
     """One line, a plan, and a call into an output, with what NumPy or ONNX says in float64."""
     counts: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=EXAMPLES[extent],
         deadline=None,
         derandomize=True,
         database=None,
