@@ -667,28 +667,35 @@ class CallThatFails:
                 np.testing.assert_array_equal(memory_of(case.out), memory)
 
 
-def calls_to_fail(stacks: list[Any]) -> list[int]:
+def calls_to_fail(stacks: list[Any], extent: str) -> list[int]:
     """Return the numbers of C calls: of those that the same lines make, the first two and the last.
 
-    A convolution makes 229 of them, most in loops over the engines that cuDNN names.
+    A convolution makes 229 of them, most in loops over the engines that cuDNN names.  A sample has
+    the last alone.
     """
     numbers_by_stack: dict[Any, list[int]] = {}
     for number, stack in enumerate(stacks, 1):
         numbers_by_stack.setdefault(stack, []).append(number)
-    return sorted({n for numbers in numbers_by_stack.values() for n in (*numbers[:2], numbers[-1])})
+    first = {SAMPLE: 0, ALL: 2}[extent]
+    return sorted(
+        {n for numbers in numbers_by_stack.values() for n in (*numbers[:first], numbers[-1])}
+    )
 
 
 # One test for both would keep a process busy for twice as long, at the end of a run.
+@each_extent
 @pytest.mark.parametrize("planned", [False, True], ids=["call", "plan"])
 @every_operation
-def test_each_c_call_fails_once(monkeypatch: pytest.MonkeyPatch, name: str, planned: bool) -> None:
+def test_each_c_call_fails_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, planned: bool, extent: str
+) -> None:
     """The error names the function and has the specs; nothing is leaked, nor written too early."""
     good = CallThatFails(monkeypatch, name, planned)
     good.world.ledger.record_stacks()
     assert good.run() is None
     started = good.world.ledger.started
     assert sum(function in good.runs for function in started) == 1
-    numbers = calls_to_fail(good.world.ledger.stacks)
+    numbers = calls_to_fail(good.world.ledger.stacks, extent)
     assert len(numbers) > 4
     for number in numbers:
         assert_fails_cleanly(CallThatFails(monkeypatch, name, planned), number, started)

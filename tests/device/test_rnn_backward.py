@@ -160,11 +160,11 @@ def check_algorithm(handle: dnn.Handle, case: Case, arithmetic: str, algorithm: 
     return True
 
 
-@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS[:3]])
-@pytest.mark.parametrize("arithmetic", ARITHMETIC)
-def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) -> None:
-    for cell, case in product(GATES, SIZES.values()):
-        assert check_algorithm(handle, replace(case, cell=cell), arithmetic, algorithm)
+@each_pair(arithmetic=ARITHMETIC, algorithm=[None, *ALGORITHMS[:3]], cell=GATES, size=SIZES)
+def test_arithmetic(
+    handle: dnn.Handle, arithmetic: str, algorithm: str | None, cell: str, size: str
+) -> None:
+    assert check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, algorithm)
 
 
 # cuDNN compiles a kernel for each: these are few.

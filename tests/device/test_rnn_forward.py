@@ -159,11 +159,16 @@ def check_algorithm(handle: dnn.Handle, case: Case, arithmetic: str, algorithm: 
         problem.assert_forward(result, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", [None, "STANDARD", "PERSIST_STATIC", SMALL_H])
-@pytest.mark.parametrize("arithmetic", ARITHMETIC)
-def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) -> None:
-    for cell, case in product(GATES, SIZES.values()):
-        check_algorithm(handle, replace(case, cell=cell), arithmetic, algorithm)
+@each_pair(
+    arithmetic=ARITHMETIC,
+    algorithm=[None, "STANDARD", "PERSIST_STATIC", SMALL_H],
+    cell=GATES,
+    size=SIZES,
+)
+def test_arithmetic(
+    handle: dnn.Handle, arithmetic: str, algorithm: str | None, cell: str, size: str
+) -> None:
+    check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, algorithm)
 
 
 # cuDNN compiles a kernel for each: these are few.
