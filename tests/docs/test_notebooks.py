@@ -96,6 +96,14 @@ def gist(cell: Any) -> tuple[str, int]:
 
 
 each_notebook = pytest.mark.parametrize("name", NAMES)
+# These take longest, and what they call is in the notebooks before them or in tests of examples.
+SLOW = (
+    "02_choosing_an_algorithm",
+    "03_precision",
+    "06_rnns_in_practice",
+    "09_training_a_network",
+    "13_a_transformer_block",
+)
 
 
 def test_they_are_all_there_numbered_without_gaps() -> None:
@@ -256,7 +264,10 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", DEVICES)
-@each_notebook
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.exhaustive) if name in SLOW else name for name in NAMES],
+)
 def test_executes_where_its_archive_is_unpacked(
     name: str, kind: str, kernels: Kernels, tmp_path: Path
 ) -> None:

@@ -6,7 +6,8 @@ Every module is imported, and calls and commands run.
 import pytest
 from helpers.harness import run_python
 
-pytestmark = pytest.mark.processes
+# Python compiles every module for it, ours and those of other packages.
+pytestmark = [pytest.mark.processes, pytest.mark.exhaustive]
 
 
 def test_every_module_an_operation_and_every_command_with_its_help(tmp_path):
