@@ -2,8 +2,9 @@
 
 A test that takes `device` or `handle` runs on the emulated device and on CUDA.  Where there is no
 CUDA device the second run is deselected, and the summary says how many were, with the reason.
-Under CUDNNLITE_REQUIRE_GPU=1 a missing device and every skip are failures.  A test that starts a
-process and is not marked `processes` fails.
+A test that is marked `exhaustive` is deselected likewise, unless `-m` names the marker.  Under
+CUDNNLITE_REQUIRE_GPU=1 nothing is deselected, and a missing device and every skip are failures.
+A test that starts a process and is not marked `processes` fails.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu)
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")
 REQUIRE_GPU = os.environ.get("CUDNNLITE_REQUIRE_GPU") == "1"
 _FAILED = pytest.StashKey[bool]()
-_WITHOUT_GPU = pytest.StashKey[int]()  # how many tests were deselected for want of a GPU
-_WITHOUT_GPU_OUTPUT = "without_gpu"  # the same number, from a worker of pytest-xdist
+# How many tests were deselected, by their marker: `gpu` or `exhaustive`.
+_DESELECTED = pytest.StashKey[Counter[str]]()
+_DESELECTED_OUTPUT = "deselected"  # the same, from a worker of pytest-xdist
 _started: list[str] = []  # processes, by the test that runs
 
 
@@ -101,7 +103,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the slow tests, and deselect GPU tests without a GPU.
+    """Begin with the slow tests, and deselect GPU tests without a GPU, and exhaustive ones.
 
     The last worker then ends early.  A skip costs as much as a short test, and half of the tests
     need a GPU.
@@ -111,24 +113,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.get_closest_marker("processes") is None and "docs" not in item.path.parts
         )
     )
-    needing = [item for item in items if item.get_closest_marker("gpu")]
-    if needing and why_no_cuda():
-        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
-        config.hook.pytest_deselected(items=needing)
-        config.stash[_WITHOUT_GPU] = len(needing)
+    config.stash[_DESELECTED] = Counter()
+    if why_no_cuda():
+        deselect("gpu", config, items)
+    if not REQUIRE_GPU and "exhaustive" not in config.getoption("markexpr"):
+        deselect("exhaustive", config, items)
+
+
+def deselect(marker: str, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the tests with this marker out of `items`, and count them for the summary."""
+    marked = [item for item in items if item.get_closest_marker(marker)]
+    if marked:
+        items[:] = [item for item in items if not item.get_closest_marker(marker)]
+        config.hook.pytest_deselected(items=marked)
+        config.stash[_DESELECTED][marker] = len(marked)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the process that prints the summary how many tests this worker deselected."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_WITHOUT_GPU_OUTPUT] = session.config.stash.get(_WITHOUT_GPU, 0)
+        deselected = session.config.stash.get(_DESELECTED, Counter())
+        session.config.workeroutput[_DESELECTED_OUTPUT] = dict(deselected)
 
 
 def pytest_testnodedown(node: Any) -> None:
     """Note how many tests a worker deselected; all workers collect, and deselect, the same."""
     # a worker that crashed has no output
-    deselected = getattr(node, "workeroutput", {}).get(_WITHOUT_GPU_OUTPUT, 0)
-    node.config.stash[_WITHOUT_GPU] = max(deselected, node.config.stash.get(_WITHOUT_GPU, 0))
+    deselected = getattr(node, "workeroutput", {}).get(_DESELECTED_OUTPUT, {})
+    if deselected:
+        node.config.stash[_DESELECTED] = Counter(deselected)
 
 
 def pytest_collection_finish() -> None:
@@ -253,14 +266,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             if getattr(report, "device", "") and (report.when == "call" or outcome != "passed"):
                 counts[report.device, outcome] += 1
     terminalreporter.section("tests by device")
-    without_gpu = terminalreporter.config.stash.get(_WITHOUT_GPU, 0)
+    deselected = terminalreporter.config.stash.get(_DESELECTED, Counter())
     for device in ("emulated", "cuda"):
         texts = [
             f"{number} {outcome}" for (name, outcome), number in counts.items() if name == device
         ]
-        if device == "cuda" and without_gpu:
-            texts.append(f"{without_gpu} not run: {why_no_cuda()}")
+        if device == "cuda" and deselected["gpu"]:
+            texts.append(f"{deselected['gpu']} not run: {why_no_cuda()}")
         terminalreporter.write_line(f"{device}: {', '.join(texts) or 'none'}")
+    if number := deselected["exhaustive"]:
+        terminalreporter.write_line(f"exhaustive: {number} not run: `-m exhaustive` runs them")
 
 
 def why_skipped(report: Any) -> str:

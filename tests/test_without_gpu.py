@@ -1,4 +1,4 @@
-"""What a run without a GPU says of the tests that it leaves out: `tests/conftest.py`."""
+"""What a run says of the tests that it leaves out: `tests/conftest.py`."""
 
 import os
 import re
@@ -8,12 +8,12 @@ import sys
 import conftest
 import pytest
 
-SOFTMAX = "tests/device/test_softmax.py"
-COMMAND = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-m", "gpu", SOFTMAX]
+FILES = ["tests/device/test_softmax.py", "tests/interop/test_peer_grids.py"]
+COMMAND = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-m", "gpu", *FILES]
 
 
 @pytest.mark.processes
-def test_the_summary_counts_tests_that_need_a_gpu():
+def test_the_summary_counts_tests_that_are_left_out():
     """A worker of pytest-xdist counts them; the process that started it prints the number."""
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     environment.pop("CUDNNLITE_REQUIRE_GPU", None)
@@ -22,6 +22,7 @@ def test_the_summary_counts_tests_that_need_a_gpu():
     counted = re.search(r"^cuda: (\d+) not run: no CUDA device 0", run.stdout, re.MULTILINE)
     assert counted, run.stdout
     assert int(counted[1]) > 50
+    assert re.search(r"^exhaustive: 12 not run: `-m exhaustive`", run.stdout, re.MULTILINE)
 
 
 def test_a_missing_gpu_is_refused_where_one_is_required(monkeypatch):

@@ -36,6 +36,7 @@ from cudnnlite.devices.indexing import (
 )
 from cudnnlite.devices.refused_operators import RefusedOperators
 from cudnnlite.devices.storage import memory_axes, read_values, split_vectors
+from cudnnlite.devices.value_count import ValueCount
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
@@ -163,7 +164,7 @@ class DeviceArray(RefusedOperators, NonCopyable):
     @property
     def size(self) -> int:
         """The number of values."""
-        return self.spec.size
+        return ValueCount(self.spec.size)
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -28,7 +28,11 @@ class Store(dict):
 
 
 class PlanningApi(CudnnApi):
-    """A function table with what `configurations_to_try` looks for on a handle."""
+    """A function table with what a handle has for plans, because cuDNN makes no handle without a GPU.
+
+    What a user sees, the choice of each plan, is in tests/device/test_compiled_plans.py.  Here
+    cuDNN's own heuristics and its compiler answer.
+    """
 
     def __init__(self, library, store):
         super().__init__(library)

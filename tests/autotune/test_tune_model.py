@@ -174,6 +174,16 @@ def entries(path):
 # ---------------------------------------------------------------- what is tuned
 
 
+@pytest.mark.parametrize("rehearsal", [False, True])
+def test_what_workers_measure_on_the_emulated_device_is_kept_by_a_rehearsal_alone(path, rehearsal):
+    """The workers do not reach the folder: their answers bring entries, which a GPU's cache refuses."""
+    with TuningCache(path, rehearsal=rehearsal) as cache, ways("others") as options:
+        tuning = tune_model(PROBLEMS[:2], device="emulated", cache=cache, **options)
+        assert (tuning.measured, tuning.failed) == (2, ())
+        kept = [entry.key.problem for entry in cache.entries()]
+    assert sorted(kept, key=PROBLEMS.index) == (PROBLEMS[:2] if rehearsal else [])
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_everything_is_measured_once_and_then_remembered(two_gpus, path, way):

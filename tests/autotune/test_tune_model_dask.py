@@ -105,6 +105,7 @@ def test_each_worker_has_a_gpu_and_all_fill_one_cache(client, pretend, tmp_path)
         assert len(cache) == 8
 
 
+@pytest.mark.exhaustive
 def test_what_kills_a_worker_again_and_again_is_reported(client, pretend, tmp_path):
     pretend.ask("die-5")
     tuning = tune_model(

@@ -18,7 +18,7 @@ from cudnnlite.autotune.gpu_locks import measuring_alone
 from cudnnlite.devices.device import DeviceFacts
 
 pytestmark = pytest.mark.processes
-DEATHS = int(os.environ.get("CUDNNLITE_TEST_DEATHS", "100"))
+DEATHS = int(os.environ.get("CUDNNLITE_TEST_DEATHS", "30"))
 
 
 @pytest.fixture
@@ -57,19 +57,19 @@ def numbers_in(path, count):
 WRITE = """
 def writer(first):
     with TuningCache(path) as cache:
-        for number in range(first, first + 100):
+        for number in range(first, first + 40):
             cache.put(entry(number))
             assert TuningCache(path).get(entry(first).key) == entry(first)
-        assert [number for number in range(first, first + 100) if cache.get(entry(number).key) != entry(number)] == []
-print(json.dumps(forked(*[lambda first=first: writer(first) for first in range(0, 50 * WRITERS, 50)])))
+        assert [number for number in range(first, first + 40) if cache.get(entry(number).key) != entry(number)] == []
+print(json.dumps(forked(*[lambda first=first: writer(first) for first in range(0, 20 * WRITERS, 20)])))
 """
 
 
 @pytest.mark.parametrize("writers", [2, 8])
 def test_processes_write_at_once(path, writers):
-    """Each 100 entries, of which half are another's too, into a folder that none finds there."""
+    """Each 40 entries, of which half are another's too, into a folder that none finds there."""
     assert run_child(WRITE.replace("WRITERS", str(writers)), path) == [0] * writers
-    assert numbers_in(path, 50 * writers + 50) == list(range(50 * writers + 50))
+    assert numbers_in(path, 20 * writers + 20) == list(range(20 * writers + 20))
 
 
 FIND_DAMAGE = """
@@ -142,7 +142,7 @@ print(json.dumps([
 """
 
 
-def test_a_hundred_deaths_in_the_middle_of_writing(path):
+def test_deaths_in_the_middle_of_writing(path):
     """What was reported as saved is there, and no file is half written."""
     signals, reported, lost, messages, unreadable, other_files = run_child(
         KILL.replace("DEATHS", str(DEATHS)), path

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_oracles import attention, attention_gradients, causal_mask
+from helpers.extents import each_pair
 from tolerances import ATTENTION_BOUNDS, assert_close
 
 import cudnnlite as dnn
@@ -167,10 +168,12 @@ class Case:
             assert_close(gradient.numpy(), 2 * before[name].astype(np.float64), bound, magnitude)
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("by_time", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", [{}, {"o_proj_size": 0}, {"bias": False}])
+@each_pair(
+    options=[{}, {"o_proj_size": 0}, {"bias": False}],
+    causal=[False, True],
+    by_time=[False, True],
+    interface=INTERFACES,
+)
 def test_output_and_gradients_are_the_formulas(handle, options, causal, by_time, interface):
     case = Case(handle, spec_of(**options), causal=causal, by_time=by_time)
     case.check_all(interface=interface)

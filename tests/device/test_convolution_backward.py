@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from helpers.refusals import ARGUMENT, refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -149,10 +150,7 @@ class Case:
         )
 
 
-@every_kind
-@pytest.mark.parametrize("layout", ["first", "last", "strided"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("name", CASES)
+@each_pair(name=CASES, dtype=FLOATS, layout=["first", "last", "strided"], kind=KINDS)
 def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: str) -> None:
     """Call through engines, and through the descriptor call where it has such a form.
 
@@ -170,9 +168,7 @@ def test_numbers(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: s
         case.check(result, 0.5, -1.0)
 
 
-@every_kind
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("math_type", ["fma", "default"])
+@each_pair(math_type=["fma", "default"], dtype=FLOATS, kind=KINDS)
 def test_every_algorithm(handle: dnn.Handle, kind: str, dtype: str, math_type: str) -> None:
     """Apply each row of cuDNN's ranking and of its search.
 
@@ -669,10 +665,12 @@ UNEVEN: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-@every_kind
-@pytest.mark.parametrize("layout", ["first", "last"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", UNEVEN)
+@each_pair(
+    name=UNEVEN,
+    dtype=["float32", "float16", "bfloat16"],
+    layout=["first", "last"],
+    kind=KINDS,
+)
 def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, layout: str) -> None:
     """As an engine, with scalars, from operands without alignment too; the call has no such form."""
     case = Case(handle, kind, UNEVEN[name], dtype, layout)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tolerances import assert_close
@@ -93,9 +94,7 @@ def may_be_refused(geometry: str, dtype: str, channels: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("channels", ["first", "last"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@each_pair(geometry=GEOMETRIES, dtype=FLOATS, channels=["first", "last"])
 def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) -> None:
     x_shape, w_shape, options = GEOMETRIES[geometry]
     problem = Problem(handle, x_shape, w_shape, dtype, layout_of(x_shape, channels), **options)
@@ -158,9 +157,7 @@ FORCED = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("case", FORCED)
+@each_pair(case=FORCED, variant=VARIANTS, algorithm=ALGORITHMS)
 def test_forced_algorithm_is_right_or_refused(
     handle: dnn.Handle, case: str, variant: str, algorithm: Any
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_oracles import ACTIVATIONS
+from helpers.extents import each_pair
 from oracles import onnx_convolution
 from tolerances import assert_close
 
@@ -95,9 +96,7 @@ class Case:
         assert_close(result.numpy(), expected, bound, self.y)
 
 
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "bare"])
-@pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("name", CASES)
+@each_pair(name=CASES, dtype=BOUNDS, bias=[True, False])
 def test_activations_by_name(handle: dnn.Handle, name: str, dtype: str, bias: bool) -> None:
     case = Case(handle, name, dtype, bias=bias)
     for activation in NAMES:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from oracles import onnx_convolution
 from scipy.special import expit
 from tolerances import assert_close
@@ -328,10 +329,13 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- convolution_forward with a bias
 
 
-@pytest.mark.parametrize("interface", [None, "graph"])
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (-2.0, 0.0), (1.0, 0.5), (-2.0, 0.5)])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@each_pair(
+    layout=["NCHW", "NHWC"],
+    dtype=["float32", "float64", "float16", "bfloat16"],
+    alpha=[1.0, -2.0],
+    beta=[0.0, 0.5],
+    interface=[None, "graph"],
+)
 def test_a_bias_scalars_and_uneven_padding(
     handle: dnn.Handle, layout: str, dtype: str, alpha: float, beta: float, interface: str | None
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_oracles import ACTIVATIONS
+from helpers.extents import each_pair
 from tolerances import GRAPH_BOUNDS, OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -41,9 +42,7 @@ def bound_of(name: str, dtype: str) -> float:
     return max(bounds[dtype], OPERATION_BOUNDS[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("case", SHAPES)
+@each_pair(case=SHAPES, name=NAMES, dtype=DTYPES)
 def test_both_directions(handle: dnn.Handle, case: str, name: str, dtype: str) -> None:
     """The gradient is the slope of the formula, by central differences in float64."""
     shape, layout = SHAPES[case]

@@ -18,6 +18,7 @@ from graph_oracles import (
     normalization_gradients,
     window_mask,
 )
+from helpers.extents import each_pair
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
@@ -349,10 +350,12 @@ def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
     check_both_directions(handle, operands, (None, operands.host["bias"], 1.0))
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
-@pytest.mark.parametrize("steps", [(64, 128), (40, 72)], ids=str)
+@each_pair(
+    steps=[(64, 128), (40, 72)],
+    shared=["nothing", "batch", "heads", "both"],
+    dtype=HALVES,
+    causal=[False, True],
+)
 def test_the_gradient_of_a_bias(
     handle: dnn.Handle, steps: tuple[int, int], shared: str, dtype: str, causal: bool
 ) -> None:
@@ -365,10 +368,12 @@ def test_the_gradient_of_a_bias(
     check_both_directions(handle, operands, scores, causal=causal, return_dbias=True)
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("shared", ["nothing", "batch", "heads", "both"])
-@pytest.mark.parametrize("heads", [4, 2])
+@each_pair(
+    heads=[4, 2],
+    shared=["nothing", "batch", "heads", "both"],
+    dtype=HALVES,
+    causal=[False, True],
+)
 def test_the_gradient_of_a_bias_within_lengths(
     handle: dnn.Handle, heads: int, shared: str, dtype: str, causal: bool
 ) -> None:
@@ -622,9 +627,11 @@ def test_products_of_transposed_matrices(handle: dnn.Handle, side: str) -> None:
     near(out, operands.host["a"] @ operands.host["b"], "product")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
-@pytest.mark.parametrize("shape", [None, (1, 1, 48), (2, 64, 48)], ids=str)
+@each_pair(
+    shape=[None, (1, 1, 48), (2, 64, 48)],
+    activation=[None, *ACTIVATIONS],
+    dtype=["float16", "bfloat16"],
+)
 def test_products_with_bias_and_activation(
     handle: dnn.Handle, shape: tuple[int, ...] | None, activation: str | None, dtype: str
 ) -> None:

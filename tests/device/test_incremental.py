@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import World
 from oracles import onnx_gradient_of_w, onnx_gradient_of_x
 from tolerances import assert_close, bound
@@ -623,11 +624,14 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 # ---------------------------------------------------------------- failures
 
 
+@each_extent
 @pytest.mark.parametrize("accumulates", [False, True])
-def test_each_failing_c_call(monkeypatch: pytest.MonkeyPatch, *, accumulates: bool) -> None:
+def test_each_failing_c_call(
+    monkeypatch: pytest.MonkeyPatch, extent: str, *, accumulates: bool
+) -> None:
     """The call has its result or its own error, and tuning goes on."""
     outcomes = set()
-    for nth in range(1, 400, 13):
+    for nth in range(1, 400, {SAMPLE: 41, ALL: 13}[extent]):
         world = World(monkeypatch)
         with dnn.Handle(world.device) as handle:
             case = Case(handle, X, W, padding=1, math_type="fma")
@@ -756,11 +760,12 @@ class Interrupter:
 
 # An interrupt just before the end of a `with` block leaves a descriptor to garbage collection.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@each_extent
 @pytest.mark.parametrize("start", range(0, 1400, 100))
-def test_interrupts(emulated_handle: dnn.Handle, start: int) -> None:
+def test_interrupts(emulated_handle: dnn.Handle, start: int, extent: str) -> None:
     """Whatever line is interrupted, later calls have their results, and tuning ends."""
     handle = emulated_handle
-    for nth in range(start + 1, start + 101, 11):
+    for nth in range(start + 1, start + 101, {SAMPLE: 37, ALL: 11}[extent]):
         case = Case(handle, X, W, padding=1, math_type="fma")
         with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
             plan = None
@@ -959,7 +964,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             plans_of_candidates = 0
             for size in range(5, 145):
                 x = handle.empty((1, 4, size, 5))
-                for _ in range(1 + size % 3 * 8):
+                for _ in range(17 if size % 10 == 0 else 2):
                     dnn.convolution_forward(handle, x, w)
                 call = next(reversed(handle.plans._cached.values()))[0]._prepared
                 if isinstance(call, TrialCall):

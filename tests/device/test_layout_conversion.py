@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 
 import cudnnlite as dnn
 
@@ -58,9 +59,7 @@ def aligned(nbytes: int) -> int:
     return (nbytes + 255) // 256 * 256
 
 
-@pytest.mark.parametrize("channels", ["first", "last"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@each_pair(geometry=GEOMETRIES, dtype=FLOATS, channels=["first", "last"])
 def test_geometry(handle: dnn.Handle, geometry: str, dtype: str, channels: str) -> None:
     x_shape, w_shape, options = GEOMETRIES[geometry]
     lies, inner_layout = (
@@ -148,10 +147,7 @@ def test_scalars_of_float64_are_doubles(handle: dnn.Handle) -> None:
     np.testing.assert_allclose(out.numpy(), sums / 3 + old / 7, rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("rank", [3, 4, 5])
+@each_pair(rank=[3, 4, 5], dtype=FLOATS, last=[False, True], beta=[0.0, 0.5])
 def test_gaps(handle: dnn.Handle, rank: int, dtype: str, last: bool, beta: float) -> None:
     """Those of x hold NaN, which must not be read; those of out keep what they hold."""
     x_shape, w_shape = (2, 4, 5, 7, 6)[:rank], (6, 4, 3, 2, 3)[:rank]

@@ -1,6 +1,6 @@
 """10,000 calls of what no sample describes: memory and native objects are where they began.
 
-A hundred on the emulated device, which is slow; CUDNNLITE_CALLS is another number for both.
+Fifty on the emulated device, which is slow; CUDNNLITE_CALLS is another number for both.
 Operations with samples have the same test in test_operations.py.
 """
 
@@ -21,7 +21,7 @@ Step = Callable[[], Any]
 
 def calls_of(handle: dnn.Handle) -> int:
     return int(os.environ.get("CUDNNLITE_CALLS", 0)) or (
-        10_000 if handle.device.kind == "cuda" else 100
+        10_000 if handle.device.kind == "cuda" else 50
     )
 
 

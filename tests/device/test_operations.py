@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Census
+from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import World
 from helpers.refusals import ARGUMENT, ARRAY, refuses
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +40,7 @@ from .problems import PATTERN, UNSUPPORTED, fill, gap_mask, memory_of, upload
 from .test_many_calls import calls_of
 from .test_plan import count_calls
 
-EXAMPLES = 25
+EXAMPLES = {SAMPLE: 8, ALL: 100}
 HANDLES_OWN = {
     "cudnnCreate",
     "cudnnDestroy",
@@ -521,7 +522,7 @@ def test_arrays_of_another_stream(handle: dnn.Handle, name: str) -> None:
 def test_many_calls_leave_nothing_behind(handle: dnn.Handle, name: str) -> None:
     """Make 10,000 calls, and make and close plans between them.
 
-    On the emulated device, which is slow, a hundred.
+    On the emulated device, which is slow, fifty.
     """
     case = Case(handle, name)
     ways: tuple[Any, ...] = ({}, {"out": None}) if case.makes_new else ({},)
@@ -568,13 +569,14 @@ def test_calls_are_recorded_as_problems(handle: dnn.Handle, name: str) -> None:
             assert again.operation is case.operation
 
 
+@each_extent
 @every_operation
-def test_random_calls_agree(device: Any, name: str) -> None:
+def test_random_calls_agree(device: Any, name: str, extent: str) -> None:
     """One line, a plan, and a call into an output, with what NumPy or ONNX says in float64."""
     counts: Counter[str] = Counter()
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=EXAMPLES[extent],
         deadline=None,
         derandomize=True,
         database=None,
@@ -685,28 +687,35 @@ class CallThatFails:
                 np.testing.assert_array_equal(memory_of(case.out), memory)
 
 
-def calls_to_fail(stacks: list[Any]) -> list[int]:
+def calls_to_fail(stacks: list[Any], extent: str) -> list[int]:
     """Return the numbers of C calls: of those that the same lines make, the first two and the last.
 
-    A convolution makes 229 of them, most in loops over the engines that cuDNN names.
+    A convolution makes 229 of them, most in loops over the engines that cuDNN names.  A sample has
+    the last alone.
     """
     numbers_by_stack: dict[Any, list[int]] = {}
     for number, stack in enumerate(stacks, 1):
         numbers_by_stack.setdefault(stack, []).append(number)
-    return sorted({n for numbers in numbers_by_stack.values() for n in (*numbers[:2], numbers[-1])})
+    first = {SAMPLE: 0, ALL: 2}[extent]
+    return sorted(
+        {n for numbers in numbers_by_stack.values() for n in (*numbers[:first], numbers[-1])}
+    )
 
 
 # One test for both would keep a process busy for twice as long, at the end of a run.
+@each_extent
 @pytest.mark.parametrize("planned", [False, True], ids=["call", "plan"])
 @every_operation
-def test_each_c_call_fails_once(monkeypatch: pytest.MonkeyPatch, name: str, planned: bool) -> None:
+def test_each_c_call_fails_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, planned: bool, extent: str
+) -> None:
     """The error names the function and has the specs; nothing is leaked, nor written too early."""
     good = CallThatFails(monkeypatch, name, planned)
     good.world.ledger.record_stacks()
     assert good.run() is None
     started = good.world.ledger.started
     assert sum(function in good.runs for function in started) == 1
-    numbers = calls_to_fail(good.world.ledger.stacks)
+    numbers = calls_to_fail(good.world.ledger.stacks, extent)
     assert len(numbers) > 4
     for number in numbers:
         assert_fails_cleanly(CallThatFails(monkeypatch, name, planned), number, started)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tolerances import OPERATION_BOUNDS, assert_near
@@ -100,9 +101,7 @@ def images(rank: int, dtype: str) -> Array:
     return values.astype(moderate_values(np.random.default_rng(0), (1,), dtype).dtype)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rank", SHAPES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each_pair(layout=LAYOUTS, rank=SHAPES, mode=MODES)
 def test_forward_is_what_onnx_says(handle: dnn.Handle, mode: str, rank: int, layout: str) -> None:
     for placement in ("overlapping", "apart", "everything"):
         pooling = window(rank, mode, placement)
@@ -441,9 +440,7 @@ def is_served(x: dnn.TensorSpec, pooling: dnn.PoolingSpec) -> bool:
     return not (has_more_behind and "INCLUDE" in numbers.mode.name)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("layout", ["first", "last"])
-@pytest.mark.parametrize("case", UNEVEN)
+@each_pair(case=UNEVEN, layout=["first", "last"], mode=MODES)
 def test_uneven_padding_is_onnx_s(handle: dnn.Handle, case: str, layout: str, mode: str) -> None:
     """As pads or as SAME_UPPER, and through a plan."""
     pooling = pooling_of(*UNEVEN[case], mode=mode)
@@ -483,9 +480,7 @@ def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> No
     assert_near(y.numpy(), dnn.pooling_forward(handle, x, pooling).numpy(), 0)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("layout", ["first", "last"])
-@pytest.mark.parametrize("case", CEILED)
+@each_pair(case=CEILED, layout=["first", "last"], mode=MODES)
 def test_a_last_window_that_reaches_beyond_the_end(
     handle: dnn.Handle, case: str, layout: str, mode: str
 ) -> None:

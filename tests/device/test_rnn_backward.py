@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from rnn_oracles import GATES
 from tolerances import RNN_SUM
 
@@ -20,6 +21,7 @@ import cudnnlite as dnn
 from .rnn_problems import (
     ALGORITHMS,
     BIASES,
+    CELLS,
     LAYOUTS,
     LENGTHS,
     Case,
@@ -45,9 +47,7 @@ def check(problem: Problem, algorithm: str | None = "STANDARD", **options: Any) 
 # one layout.
 
 
-@each_direction
-@pytest.mark.parametrize("num_layers", [1, 3])
-@each_cell
+@each_pair(cell=CELLS, num_layers=[1, 3], bidirectional=[False, True])
 def test_gradients(handle: dnn.Handle, cell: str, num_layers: int, bidirectional: bool) -> None:
     bias_layouts = dict(zip(BIASES, [(layout,) for layout in LAYOUTS], strict=False)) | {
         "double": LAYOUTS
@@ -160,11 +160,11 @@ def check_algorithm(handle: dnn.Handle, case: Case, arithmetic: str, algorithm: 
     return True
 
 
-@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS[:3]])
-@pytest.mark.parametrize("arithmetic", ARITHMETIC)
-def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) -> None:
-    for cell, case in product(GATES, SIZES.values()):
-        assert check_algorithm(handle, replace(case, cell=cell), arithmetic, algorithm)
+@each_pair(arithmetic=ARITHMETIC, algorithm=[None, *ALGORITHMS[:3]], cell=GATES, size=SIZES)
+def test_arithmetic(
+    handle: dnn.Handle, arithmetic: str, algorithm: str | None, cell: str, size: str
+) -> None:
+    assert check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, algorithm)
 
 
 # cuDNN compiles a kernel for each: these are few.

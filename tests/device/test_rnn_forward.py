@@ -10,6 +10,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from helpers.extents import each_pair
 from rnn_oracles import GATES
 
 import cudnnlite as dnn
@@ -17,10 +18,10 @@ import cudnnlite as dnn
 from .rnn_problems import (
     ALGORITHMS,
     BIASES,
+    CELLS,
     LENGTHS,
     Case,
     Problem,
-    each_bias,
     each_cell,
     each_direction,
     each_layout,
@@ -36,10 +37,7 @@ SMALL_H = "PERSIST_STATIC_SMALL_H"
 # layouts, with and without first states; the message of an error says which it was.
 
 
-@each_bias
-@each_direction
-@pytest.mark.parametrize("num_layers", [1, 3])
-@each_cell
+@each_pair(cell=CELLS, num_layers=[1, 3], bidirectional=[False, True], bias=BIASES)
 def test_network(
     handle: dnn.Handle, cell: str, num_layers: int, bidirectional: bool, bias: str
 ) -> None:
@@ -95,9 +93,7 @@ def test_parts_taken_for_one_another_are_seen(handle: dnn.Handle, moved: str) ->
         problem.assert_forward(problem.forward())
 
 
-@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@each_direction
-@each_cell
+@each_pair(cell=CELLS, bidirectional=[False, True], training=[False, True])
 def test_skipped_input(handle: dnn.Handle, cell: str, bidirectional: bool, training: bool) -> None:
     for bias, (num_layers, lengths) in product(BIASES, ((1, None), (2, LENGTHS["variable"]))):
         case = Case(cell, num_layers, bidirectional, bias, lengths, skip_input=True)
@@ -163,11 +159,16 @@ def check_algorithm(handle: dnn.Handle, case: Case, arithmetic: str, algorithm: 
         problem.assert_forward(result, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", [None, "STANDARD", "PERSIST_STATIC", SMALL_H])
-@pytest.mark.parametrize("arithmetic", ARITHMETIC)
-def test_arithmetic(handle: dnn.Handle, arithmetic: str, algorithm: str | None) -> None:
-    for cell, case in product(GATES, SIZES.values()):
-        check_algorithm(handle, replace(case, cell=cell), arithmetic, algorithm)
+@each_pair(
+    arithmetic=ARITHMETIC,
+    algorithm=[None, "STANDARD", "PERSIST_STATIC", SMALL_H],
+    cell=GATES,
+    size=SIZES,
+)
+def test_arithmetic(
+    handle: dnn.Handle, arithmetic: str, algorithm: str | None, cell: str, size: str
+) -> None:
+    check_algorithm(handle, replace(SIZES[size], cell=cell), arithmetic, algorithm)
 
 
 # cuDNN compiles a kernel for each: these are few.
@@ -250,9 +251,11 @@ def test_narrow_types_in_every_layout(handle: dnn.Handle, cell: str, dtype: str)
 # Lengths and padding.
 
 
-@pytest.mark.parametrize("fill", [0.0, 7.5, -np.inf, np.nan], ids=str)
-@pytest.mark.parametrize("layout", ["sequence_major", "batch_major"])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@each_pair(
+    dtype=["float64", "float32", "float16", "bfloat16"],
+    layout=["sequence_major", "batch_major"],
+    fill=[0.0, 7.5, -np.inf, np.nan],
+)
 def test_padding_is_filled(handle: dnn.Handle, dtype: str, layout: str, fill: float) -> None:
     """Padding is filled beyond each sequence's end, and beyond the longest sequence.
 

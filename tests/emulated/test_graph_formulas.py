@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers.extents import each_extent, rows_of
 from tolerances import RECORDED_GRAPH_BOUNDS
 
 import cudnnlite as dnn
@@ -29,12 +30,18 @@ def test_every_graph_is_recorded() -> None:
     ]
 
 
+def traits_of(name: str) -> list[str]:
+    """Return each word of a graph's name with how it ended on the GPU."""
+    return [f"{word} {ROWS[name][0]}" for word in name.split()]
+
+
+@each_extent
 @pytest.mark.parametrize("kind", sorted({name.partition(" ")[0] for name in GRAPHS}))
-def test_what_is_served_and_refused(own_handle: dnn.Handle, kind: str) -> None:
+def test_what_is_served_and_refused(own_handle: dnn.Handle, kind: str, extent: str) -> None:
     """As on the GPU; what that computes wrongly is refused before it is planned."""
-    for name, graph in GRAPHS.items():
-        if name.partition(" ")[0] != kind:
-            continue
+    names = [name for name in GRAPHS if name.partition(" ")[0] == kind]
+    for name in rows_of(names, extent, traits_of):
+        graph = GRAPHS[name]
         if why_wrong(graph) is not None:
             with pytest.raises(dnn.ArgumentError, match=r"cuDNN 9\.19"):
                 graph.plan(own_handle)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.extents import each_extent, rows_of, traits
 from tolerances import WRONG_GRAPH
 
 import cudnnlite as dnn
@@ -42,6 +43,12 @@ def is_right(outcome: list[Any]) -> bool:
     return status == "SUCCESS" and error != "inf" and error < WRONG_GRAPH
 
 
+def traits_of(row: tuple[Any, list[Any]]) -> list[str]:
+    """Return each parameter of a graph with how it ended, and whether its numbers were right."""
+    key, outcome = row
+    return traits(key, outcome[0], is_right(outcome))
+
+
 def test_every_graph_is_recorded() -> None:
     assert [*ROWS] == [*combinations()]
     counts = Counter(outcome[0] for outcome in ROWS.values())
@@ -49,12 +56,16 @@ def test_every_graph_is_recorded() -> None:
     assert counts["NONE_NAMED"] > 700
 
 
+@each_extent
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_emulated_device_serves_what_the_gpu_did(own_handle: dnn.Handle, family: str) -> None:
+def test_the_emulated_device_serves_what_the_gpu_did(
+    own_handle: dnn.Handle, family: str, extent: str
+) -> None:
     """Never more; less where the GPU's numbers are wrong, or heads near what is wrong."""
     served = 0
-    for key, outcome in ROWS.items():
-        if key[0] != family or outcome[0] == "REFUSED_BY_US":
+    rows = [(key, outcome) for key, outcome in ROWS.items() if key[0] == family]
+    for key, outcome in rows_of(rows, extent, traits_of):
+        if outcome[0] == "REFUSED_BY_US":
             continue
         graph = FAMILIES[family](*key[1:]).graph
         fault = why_wrong(graph)

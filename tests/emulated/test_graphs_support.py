@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from helpers.extents import ALL, SAMPLE, each_extent, rows_of, traits
 
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode
@@ -48,6 +49,15 @@ def why_stricter(key):
     return "row" if "row" in chain else ""
 
 
+def traits_of(row):
+    """Return each parameter of a graph with how its engines, or its calls, ended."""
+    key, results = row
+    return [(key[0], key[2], trait) for trait in traits(key, [status for status, *_ in results])]
+
+
+SAMPLES = {extent: rows_of(ROWS, extent, traits_of) for extent in (SAMPLE, ALL)}
+
+
 def test_all_was_recorded():
     assert [row[0] for row in ROWS] == json.loads(json.dumps([*combinations()]))
     counts = Counter((row[0][0], result[0]) for row in ROWS for result in row[1])
@@ -56,13 +66,13 @@ def test_all_was_recorded():
     assert counts["call", "SUCCESS"] > 2500
 
 
+@each_extent
 @pytest.mark.parametrize(("kind", "case", "dtype"), GROUPS)
-def test_the_emulated_device_does_as_the_gpu_did(kind, case, dtype):
+def test_the_emulated_device_does_as_the_gpu_did(kind, case, dtype, extent):
     outcomes = Counter()
+    rows = [row for row in SAMPLES[extent] if row[0][:3] == [kind, case, dtype]]
     with dnn.Handle(device="emulated") as handle:
-        for key, gpu_results in ROWS:
-            if key[:3] != [kind, case, dtype]:
-                continue
+        for key, gpu_results in rows:
             results = record(handle, key)
             # A refusal of all at once stands for each.
             results *= len(gpu_results) // len(results)

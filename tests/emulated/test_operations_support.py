@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.extents import each_extent, rows_of, traits
 from samples import FLOATS, combinations
 
 import cudnnlite as dnn
@@ -36,12 +37,13 @@ def test_all_was_recorded():
     assert Counter(row[8] for row in ROWS)["SUCCESS"] > 6500
 
 
+@each_extent
 @pytest.mark.parametrize(("kind", "rank"), GROUPS, ids=lambda value: str(value))
-def test_the_emulated_device_does_as_the_gpu_did(kind, rank):
+def test_the_emulated_device_does_as_the_gpu_did(kind, rank, extent):
+    rows = [row for row in ROWS if (row[0], row[2]) == (kind, rank)]
     with dnn.Handle(device="emulated") as handle:
-        for row in ROWS:
-            if (row[0], row[2]) == (kind, rank):
-                check_row(row, *record(handle, *row[:8]))
+        for row in rows_of(rows, extent, lambda row: traits(row[:8], row[8])):
+            check_row(row, *record(handle, *row[:8]))
 
 
 def check_row(row, status, error):
@@ -117,13 +119,20 @@ DIFFERENCES = {
 }
 
 
+@each_extent
 @pytest.mark.parametrize("kind", record_layers.KINDS)
-def test_the_emulated_device_does_as_the_gpu_did_of_layers(kind):
-    rows = {json.dumps(row[:2]): row[2:] for row in LAYERS if row[0] == kind}
+def test_the_emulated_device_does_as_the_gpu_did_of_layers(kind, extent):
+    rows = [row for row in LAYERS if row[0] == kind]
     keys = [key for key in record_layers.combinations() if key[0] == kind]
-    assert [*rows] == [json.dumps(key) for key in keys]
+    assert [json.dumps(row[:2]) for row in rows] == [json.dumps(key) for key in keys]
+    assert max(difference for *_, difference in rows) <= DIFFERENCES[kind]
+    keys_and_statuses = [(key, row[2]) for key, row in zip(keys, rows, strict=True)]
     with dnn.Handle(device="emulated") as handle:
-        for key in keys:
-            statuses, difference = rows[json.dumps(key)]
+        for key, statuses in rows_of(keys_and_statuses, extent, traits_of_layer):
             assert record_layers.record(handle, *key)[0] == statuses, key
-            assert difference <= DIFFERENCES[kind], key
+
+
+def traits_of_layer(key_and_statuses):
+    """Return each option of a layer with what cuDNN answered."""
+    (_, options), statuses = key_and_statuses
+    return traits(options.items(), statuses)

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers.extents import ALL, each_extent, rows_of, traits
 from test_support import RECORDED as SUPPORT
 from test_support import algorithms_of, specs_of
 
@@ -51,7 +52,7 @@ def is_stricter(combination):
     return False
 
 
-def rows_of(operation):
+def rows_of_operation(operation):
     return {key: row for key, row in RECORDED.items() if key[0] == operation}
 
 
@@ -76,7 +77,7 @@ def test_algorithms_need_no_less_than_on_the_gpu(operation):
     """The GPU lists an algorithm for each math type; without workspace one of them is enough."""
     stricter, outcomes = Counter(), Counter()
     with dnn.Handle("emulated") as handle:
-        for combination, (gpu_table, (_, gpu_outcome, _)) in rows_of(operation).items():
+        for combination, (gpu_table, (_, gpu_outcome, _)) in rows_of_operation(operation).items():
             operands, keywords = record_workspaces.operands_of(handle, combination)
             table = record_workspaces.table_of(handle, operation, operands, keywords)
             assert names_in(table) == names_in(gpu_table), combination
@@ -91,15 +92,13 @@ def test_algorithms_need_no_less_than_on_the_gpu(operation):
     assert outcomes["ok", "ok"] > 300
 
 
+@each_extent
 @every_operation
-def test_calls_without_workspace_end_as_on_the_gpu(operation):
-    """Each row of NDHWC, where algorithms are scarce; else the first and last groups and steps."""
+def test_calls_without_workspace_end_as_on_the_gpu(operation, extent):
     interfaces = Counter()
+    rows = rows_of(rows_of_operation(operation).items(), extent, traits_of)
     with dnn.Handle("emulated") as handle:
-        for combination, (_, gpu_outcomes) in rows_of(operation).items():
-            _, rank, _, layout, *steps, _ = combination
-            if (rank, layout) != (5, "last") and steps not in ([1, 1, 1], [2, 2, 2]):
-                continue
+        for combination, (_, gpu_outcomes) in rows:
             operands, keywords = record_workspaces.operands_of(handle, combination)
             outcomes = record_workspaces.outcomes_of(handle, operation, operands, keywords)
             expected = list(gpu_outcomes)
@@ -107,8 +106,15 @@ def test_calls_without_workspace_end_as_on_the_gpu(operation):
                 expected[record_workspaces.INTERFACES.index("descriptor")] = "NoAlgorithmError"
             assert outcomes == expected, combination
             interfaces.update(outcomes)
-    assert interfaces["ok"] > 400
-    assert sum(interfaces.values()) == 3 * 162
+    assert interfaces.total() == len(record_workspaces.INTERFACES) * len(rows)
+    assert interfaces["ok"] > len(rows)
+    assert len(rows) == 432 or extent != ALL
+
+
+def traits_of(row):
+    """Return each parameter of a convolution with how its calls ended, on the GPU and here."""
+    combination, (_, gpu_outcomes) = row
+    return traits(combination, gpu_outcomes, is_stricter(combination))
 
 
 @pytest.mark.parametrize("name", ["convolution_backward_data", "convolution_backward_filter"])

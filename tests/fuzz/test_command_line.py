@@ -177,6 +177,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 @pytest.mark.timeout(7200, method="thread")
 def test_no_call_has_a_traceback(folder: Path, request: pytest.FixtureRequest) -> None:
@@ -208,6 +209,7 @@ def test_ctrl_c_at_any_moment_ends_quietly(folder: Path, request: pytest.Fixture
             assert code in (0, 130, -signal.SIGINT), (seconds, code, output)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.processes
 def test_what_a_full_disk_and_closed_streams_and_a_long_path_do(
     folder: Path, monkeypatch: Any

@@ -56,6 +56,7 @@ def test_a_layer_is_the_sum_of_products_of_integers(
     np.testing.assert_allclose(layer(x).numpy(), expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_the_quantized_network_reads_digits(handle: dnn.Handle, quantize: Any) -> None:
     handle.stream = handle.device.create_stream()
     images, _labels, held_images, held_labels = data = quantize.load_digits()

@@ -142,6 +142,7 @@ def test_pytorch_gets_the_same_network(serving: Any) -> None:
     np.testing.assert_allclose(logits, expected, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.exhaustive
 def test_the_program_serves_on_two_devices(
     serving: Any,
     monkeypatch: pytest.MonkeyPatch,

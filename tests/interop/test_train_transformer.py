@@ -116,6 +116,7 @@ def test_loss_and_gradients_are_those_of_the_formulas(
         np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=bound, err_msg=name)
 
 
+@pytest.mark.exhaustive
 @each_arithmetic
 def test_it_learns_and_writes(arithmetic: str, handle: dnn.Handle, program: Any) -> None:
     text = program.Text(SAMPLE)

@@ -91,13 +91,13 @@ def eager_threads():
 
 @pytest.mark.usefixtures("eager_threads")
 def test_all_threads_are_recorded_and_no_count_is_lost():
-    calls, barrier = 4000, threading.Barrier(5)
+    calls, barrier = 1000, threading.Barrier(5)
 
     def work(number):
         barrier.wait()
         for call in range(calls):
             record(problem(1 + call % 2))
-            if call % 400 == number:
+            if call % 100 == number:
                 with record_problems() as inner_problems:
                     record(problem(3))
                 assert inner_problems.total >= 1  # and what the others did meanwhile
@@ -114,7 +114,7 @@ def test_all_threads_are_recorded_and_no_count_is_lost():
     assert counts(problems) == {
         problem(1): 4 * calls // 2,
         problem(2): 4 * calls // 2,
-        problem(3): 4 * calls // 400,
+        problem(3): 4 * calls // 100,
     }
     assert not call_watch.active
 

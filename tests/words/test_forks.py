@@ -28,7 +28,7 @@ def test_a_fork_beside_threads_in_their_first_calls():
         threads = [threading.Thread(target=compute) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(12):
+        for _ in range(6):
             child = os.fork()
             if not child:
                 signal.alarm(20)
@@ -68,7 +68,7 @@ def test_a_fork_beside_a_thread_that_loads_libcudnn():
                 os._exit(0)
             return child
 
-        for milliseconds in (0, 1, 3, 5, 8, 12, 20, 35):
+        for milliseconds in (0, 3, 8, 20):
             assert os.waitpid(child_of(threading.Thread(target=make), milliseconds), 0)[1] == 0, milliseconds
         """
     )
@@ -222,6 +222,6 @@ def test_a_fork_beside_threads_that_compute():
         stop.set()
         print(hung, wrong)
         """,
-        os.environ.get("CUDNNLITE_FORKS", "20"),
+        os.environ.get("CUDNNLITE_FORKS", "8"),
     )
     assert process.stdout.split() == ["0", "0"], process.stderr

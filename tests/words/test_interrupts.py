@@ -1,7 +1,7 @@
 """Exceptions of signal handlers at any moment of a call.
 
 None is lost, and no result is returned that was not written.  CUDNNLITE_INTERRUPTS says how many
-times each kind of call is interrupted.
+times each kind of call is interrupted in the exhaustive tests.
 """
 
 import gc
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import run_python
 from helpers.tuning_entries import entry
 
@@ -22,7 +23,7 @@ from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.descriptors import TensorDescriptor
 from cudnnlite.problems import call_watch
 
-ROUNDS = int(os.environ.get("CUDNNLITE_INTERRUPTS", "60"))
+ROUNDS = {SAMPLE: 15, ALL: int(os.environ.get("CUDNNLITE_INTERRUPTS", "60"))}
 POISON = -77.0
 rng = np.random.default_rng(0)
 IMAGE, FILTER = (
@@ -182,8 +183,9 @@ def _no_callbacks():
     "ignore::ResourceWarning"
 )  # an object whose constructor was interrupted is collected
 @pytest.mark.timeout(3600, method="thread")  # SIGALRM is ours
+@each_extent
 @pytest.mark.parametrize("call", CALLS)
-def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp_path):
+def test_what_a_signal_handler_raises_comes_out_as_itself(call, extent, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     lost = []
     monkeypatch.setattr(
@@ -204,7 +206,7 @@ def test_what_a_signal_handler_raises_comes_out_as_itself(call, monkeypatch, tmp
             start = time.perf_counter()
             work()
             length = time.perf_counter() - start
-            for number in range(ROUNDS):
+            for number in range(ROUNDS[extent]):
                 # Collect what the last interrupt left in a cycle: Python loses what a handler
                 # raises in a finalizer.
                 gc.collect()

@@ -14,7 +14,8 @@ from markdown_pages import PAGES
 ROOT = Path(__file__).parents[2]
 TYPES = ROOT / "tests" / "types"
 pytest.importorskip("mypy", reason="mypy is not installed")
-pytestmark = pytest.mark.processes
+# mypy reads NumPy and all of the package first.
+pytestmark = [pytest.mark.processes, pytest.mark.exhaustive]
 
 # Pages are checked less strictly, because the types of other libraries take longer to find than all
 # of ours.

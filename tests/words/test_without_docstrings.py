@@ -6,19 +6,26 @@ Every module is imported, and calls and commands run.
 import pytest
 from helpers.harness import run_python
 
-pytestmark = pytest.mark.processes
+# Python compiles every module for it, ours and those of other packages.
+pytestmark = [pytest.mark.processes, pytest.mark.exhaustive]
 
 
-def test_every_module_an_operation_and_the_help_of_every_command():
+def test_every_module_an_operation_and_every_command_with_its_help(tmp_path):
+    """All in one process: Python compiles every module anew for it."""
     process = run_python(
         """
         import importlib
+        import os
         import pkgutil
+        import sys
+        from pathlib import Path
 
         import numpy as np
         from typer.main import get_command
+        from typer.testing import CliRunner
 
         import cudnnlite as dnn
+        from cudnnlite.cli import main
         from cudnnlite.cli.app import app
 
         assert False, "assertions are removed"
@@ -43,26 +50,6 @@ def test_every_module_an_operation_and_the_help_of_every_command():
                 show_help(inner, *names, name)
 
         show_help(get_command(app))
-        """,
-        PYTHONOPTIMIZE=2,
-    )
-    assert process.stdout.startswith("648.0\ncudnnStatus_t cudnnGetStream(")
-    assert "None" not in process.stdout.partition("Usage")[0]
-    assert "--workspace-limit" in process.stdout
-
-
-def test_every_command_runs(tmp_path):
-    process = run_python(
-        """
-        import os
-        import sys
-        from pathlib import Path
-
-        from typer.main import get_command
-        from typer.testing import CliRunner
-
-        from cudnnlite.cli import main
-        from cudnnlite.cli.app import app
 
         os.chdir(sys.argv[1])
         Path("script.py").write_text("import cudnnlite as dnn; dnn.Handle().close()")
@@ -109,5 +96,8 @@ def test_every_command_runs(tmp_path):
         CUDNNLITE_DEVICE="emulated",
         PYTHONWARNINGS="ignore",
     )
+    assert process.stdout.startswith("648.0\ncudnnStatus_t cudnnGetStream(")
+    assert "None" not in process.stdout.partition("Usage")[0]
+    assert "--workspace-limit" in process.stdout
     assert process.stderr == ""
     assert "nothing broken" in process.stdout
