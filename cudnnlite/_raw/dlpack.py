@@ -100,10 +100,11 @@ def read_capsule(capsule: Any) -> tuple[int, tuple[int, int, int, bytes, bytes]]
 
     The description has the device's number and type, the dtype as one integer, the shape and the
     strides.  The last two are bytes as C has them; the strides may be empty if the array is packed
-    in C order.
-    The capsule has no version, and goes on holding the array's memory.  ValueError for any other
-    capsule, for one that was consumed, and for an array of more than 8 axes.
+    in C order.  The capsule must have no version; it still holds the array's memory afterwards.
+    ValueError for any other capsule, for one that was consumed, and for an array of more than 8
+    axes.
     """
+    # Plain tuples: each call on an array of JAX makes them, and named ones take longer.
     address = _get_pointer(capsule, b"dltensor")
     data, device_type, device_id, rank, dtype, shape, strides, offset = _TENSOR.unpack_from(
         _TensorBytes.from_address(address)

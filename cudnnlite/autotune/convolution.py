@@ -52,7 +52,7 @@ from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
 from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
 from cudnnlite.search.replayed_rows import with_replay
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
-from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
 
@@ -114,7 +114,7 @@ def check_operands(
     Request(handle, operation, reads, [*problem.options.values()]).specs()
     for name, array in checked.items():
         spec = problem.values[output if name == "out" else name]
-        if not is_as(array.spec, spec):
+        if not matches_spec(array.spec, spec):
             raise ArgumentError(f"{name} is {array.spec}; the problem has {spec}")
     if has_beta:
         return checked | {"out": arrays.copy_of(checked["out"], handle.stream)}

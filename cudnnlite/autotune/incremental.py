@@ -1,4 +1,4 @@
-"""Tuning in real calls: the candidates of a problem, and what lets its calls try them.
+"""Tuning in real calls: the candidates of a problem, and the object that lets calls try them.
 
 The database's winners of similar problems come first.  Then come the engines in the order of
 cuDNN's heuristics, and between them the algorithms of the descriptor call.
@@ -47,16 +47,17 @@ from cudnnlite.search.race import Race, identity_of
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 
-# So many races are remembered that are not over: a plan that is made again goes on with its race.
+# The most unfinished races that are remembered.  A plan that is made again continues its race.
 MOST_RACES = 1024
-# Between two algorithms of the descriptor call so many engines are tried.
+# The number of engines that are tried between two algorithms of the descriptor call.
 _ENGINES_PER_ALGORITHM = 2
-# So many candidates are read for each call that may try one, where the database's order chooses
-# among them.  cuDNN names up to 80 engines, and to read them all takes 30 ms.
+# The number of candidates that are read for each call that may try one, if the database orders
+# them.  cuDNN names up to 80 engines, and to read them all takes 30 ms.
 _CANDIDATES_PER_CALL = 3
-# So many engines are tried in each other layout, after so many candidates in the operands' own.
-_ENGINES_PER_LAYOUT = 2
+# The number of candidates in the operands' own layout that are tried before those in other layouts.
 _BEFORE_CONVERSIONS = 3
+# The number of engines that are tried in each other layout.
+_ENGINES_PER_LAYOUT = 2
 
 Remember = Callable[[TuningKey, AlgorithmTable], None]
 
@@ -73,7 +74,8 @@ class RealCallTuning:
     """
 
     def __init__(self, handle: Handle, remember: Remember) -> None:
-        self._handle, self._remember = handle, remember
+        self._handle = handle
+        self._remember = remember
         self._races: OrderedDict[TuningKey, Race] = OrderedDict()
 
     def begin(
@@ -81,21 +83,21 @@ class RealCallTuning:
     ) -> None:
         """Let the calls of a plan try candidates, if there are any beside its own choice.
 
-        The plan is that of cuDNN's heuristic.  If the policy excludes its choice, the plan takes
-        over the first candidate that the policy allows.  NoAlgorithmError if there is none.
-        Otherwise no candidate is read before a call is about to try one.
+        The plan runs the choice of cuDNN's heuristic.  If the policy excludes this choice, the plan
+        takes over the first candidate that the policy allows; NoAlgorithmError if there is none.
+        All other candidates are read when a call is about to try one.
         """
         choice = plan.choice
         if choice is None or plan._prepared is None or plan.replay is not None:
             return
-        why = _why_excluded(choice, plan.problem, policy)
+        exclusion = _why_excluded(choice, plan.problem, policy)
         candidates: _PlanCandidates
         if isinstance(plan, ConvolutionPlan):
-            candidates = _ConvolutionCandidates(plan, policy, compiled=bool(why))
+            candidates = _ConvolutionCandidates(plan, policy, compiled=bool(exclusion))
         else:
             candidates = _GraphCandidates(plan, policy)
-        if why:
-            choice = _replace_choice(plan, why, candidates)
+        if exclusion:
+            choice = _replace_choice(plan, exclusion, candidates)
         race = self._race_of(key, [choice])
         finish = partial(self.finish, key=key, title=str(plan.problem))
         plan._change_call(TrialCall(plan, race, candidates, finish), choice)
@@ -108,10 +110,9 @@ class RealCallTuning:
         return self._race_of(key, rnn_rows(problem, policy))
 
     def _race_of(self, key: TuningKey, rows: Sequence[AlgorithmResult]) -> Race:
-        """Return the race of a key: one that is not over yet goes on, with the same candidates."""
+        """Return the unfinished race of a key if its first candidate is the same, otherwise a new one."""
         race = self._races.get(key)
-        is_same = race is not None and identity_of(race.runners[0].row) == identity_of(rows[0])
-        if race is None or not is_same:
+        if race is None or identity_of(race.runners[0].row) != identity_of(rows[0]):
             race = Race(rows, self._handle.timing)
         self._races[key] = race
         self._races.move_to_end(key)
@@ -136,10 +137,10 @@ class RealCallTuning:
 
 
 def _replace_choice(
-    plan: OperationPlan[Any], why: str, candidates: _PlanCandidates
+    plan: OperationPlan[Any], exclusion: str, candidates: _PlanCandidates
 ) -> AlgorithmResult:
     """Let a plan take over the first candidate that can be made, and return it."""
-    reasons = [f"{plan.choice.algorithm}: {why}"]
+    reasons = [f"{plan.choice.algorithm}: {exclusion}"]
     for row in candidates:
         try:
             other = candidates.make_plan(row)
@@ -157,24 +158,24 @@ def _why_excluded(row: AlgorithmResult, problem: Problem, policy: TuningPolicy) 
     limit = policy.workspace_limit
     if limit is not None and row.workspace > int(limit):
         return over_limit(row.workspace, int(limit))
-    is_engine = isinstance(row.algorithm, Engine)
-    if policy.interface not in (None, "graph" if is_engine else "descriptor"):
+    interface = "graph" if isinstance(row.algorithm, Engine) else "descriptor"
+    if policy.interface not in (None, interface):
         return f"interface={policy.interface!r}"
-    first = next(iter(problem.specs.values()))
-    return policy.why_not(row, first.dtype)
+    first_spec = next(iter(problem.specs.values()))
+    return policy.why_not(row, first_spec.dtype)
 
 
 class _PlanCandidates(NonCopyable, ABC):
     """The candidates for a plan's calls, its own choice among them; see `Candidates`.
 
-    What is open while they are read, such as the answers of cuDNN's heuristics, is closed at the
-    end of the list, after an error, and by `close`.  Graphs that are made for candidates are closed
-    with the plan, because it may take over the plan of one.
+    Native objects that are open while candidates are read, such as the answers of cuDNN's
+    heuristics, are closed at the end of the list, after an error, and by `close`.  The graphs of
+    candidates are closed with the plan, because it may take over a candidate's plan.
 
     Parameters
     ----------
     plan : ConvolutionPlan or GraphPlan
-        A prepared plan.  It is not kept alive.
+        A prepared plan.  It owns the candidates, which have no strong reference to it.
     policy : TuningPolicy
         The candidates that it excludes are left out.
     """
@@ -182,8 +183,10 @@ class _PlanCandidates(NonCopyable, ABC):
     _instead_of_copy = "they belong to a plan"
 
     def __init__(self, plan: ConvolutionPlan | GraphPlan, policy: TuningPolicy) -> None:
-        self._handle, self._problem, self._policy = plan._handle, plan.problem, policy
-        # The plan closes the candidates first, and then their graphs.
+        self._handle = plan._handle
+        self._problem = plan.problem
+        self._policy = policy
+        # When the plan is closed, it closes the candidates first, and then their graphs.
         self._graph_owner = plan._resources.enter_context(ExitStack())
         plan._resources.callback(self.close)
         self._reading: Generator[AlgorithmResult, None, None] | None = None
@@ -233,8 +236,8 @@ class _PlanCandidates(NonCopyable, ABC):
 class _ConvolutionCandidates(_PlanCandidates):
     """The engines and algorithms for a convolution, some of them in other layouts.
 
-    Engines that cuDNN compiles first are left out, unless `compiled`: that takes half a second, and
-    of 47 convolutions on an H100 four were faster so, of 4 to 36 us.
+    Engines that cuDNN compiles at run time are left out, unless `compiled`.  Compiling takes half a
+    second; on an H100 it made four of 47 convolutions faster, which take 4 to 36 us.
     """
 
     def __init__(self, plan: ConvolutionPlan, policy: TuningPolicy, *, compiled: bool) -> None:
@@ -267,14 +270,16 @@ class _ConvolutionCandidates(_PlanCandidates):
             yield from engine_rows
 
     def _converted_engines(self) -> Iterator[AlgorithmResult]:
-        """Yield engines that convert operands to another layout, where that may pay.
+        """Yield engines that convert operands to another layout, if that may be faster.
 
-        Conversions seldom pay, except for grouped convolutions, and for a filter whose layout is
-        not that of the images.
+        It seldom is, except for grouped convolutions, and for a filter whose layout is not that of
+        the images.
         """
         problem, policy = self._problem, self._policy
-        is_likely = problem.conv.groups > 1 or layout_of_filter(problem)
-        if policy.interface == "descriptor" or not (policy.layouts or is_likely):
+        if policy.interface == "descriptor":
+            return
+        is_likely_faster = problem.conv.groups > 1 or layout_of_filter(problem)
+        if not (policy.layouts or is_likely_faster):
             return
         for layout in layouts_to_try(self._handle, problem, policy):
             inner_problem = problem_in_layout(problem, layout)
@@ -285,10 +290,10 @@ class _ConvolutionCandidates(_PlanCandidates):
     def _engines(
         self, problem: Problem, layout: str, *, compiled: bool = False
     ) -> Generator[AlgorithmResult, None, None]:
-        """Yield the engines for the problem in a layout that may be used.
+        """Yield the engines that the policy allows for the problem in a layout.
 
-        They are those that cuDNN's heuristics name.  To list all other engines takes longer than
-        most calls, so only a policy with a larger search asks for them.
+        The engines are those that cuDNN's heuristics name.  Listing all others takes longer than
+        most calls, so only a policy with a larger search does it.
         """
         policy = self._policy
         if policy.interface == "descriptor":
@@ -306,8 +311,10 @@ class _ConvolutionCandidates(_PlanCandidates):
             for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
                 if configuration.compiled and not compiled:
                     continue
+                if why_excluded(configuration, graph, problem):
+                    continue
                 row = replace(row_of(configuration, problem), heuristic=rank)
-                if not (why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)):
+                if not policy.why_not(row, dtype):
                     yield row
 
 
@@ -335,10 +342,10 @@ class _GraphCandidates(_PlanCandidates):
 def likely_first(
     rows: Iterator[AlgorithmResult], handle: Handle, problem: Problem
 ) -> Iterator[AlgorithmResult]:
-    """Yield candidates so that those come first that the database has most often.
+    """Yield candidates, first those that won most often in the database.
 
-    Only choices for problems of the same family count.  Where there are some, as many candidates
-    are read at first as calls may try, and more; otherwise each is read when it is asked for.
+    Only wins in problems of the same family count.  If there are any, several candidates for each
+    call that may try one are read at once, to be sorted.  Otherwise each is read when it is needed.
     """
     database = database_of(handle.device)
     wins: Counter[object] = Counter() if database is None else database.wins(problem)
@@ -351,7 +358,7 @@ def likely_first(
 def _descriptor_calls(
     handle: Handle, problem: Problem, policy: TuningPolicy
 ) -> Iterator[AlgorithmResult]:
-    """Yield the candidates of the descriptor call that may be used, by its heuristic's rank."""
+    """Yield the allowed candidates of the descriptor call, in the order of its heuristic."""
     if policy.interface == "graph" or not problem.conv.is_symmetric:
         return
     ranking: Sequence[AlgorithmResult] = ()
@@ -372,22 +379,22 @@ def _descriptor_calls(
 
 
 def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
-    """Return the candidates of a recurrent network that may be used, the heuristic's choice first.
+    """Return the allowed candidates of a recurrent network, the heuristic's choice first.
 
-    PERSIST_DYNAMIC is not among them: to compile it takes up to a minute.  In training an algorithm
+    PERSIST_DYNAMIC is not among them: compiling it takes up to a minute.  In training an algorithm
     must support the backward passes too.  NoAlgorithmError if the policy excludes all.
     """
     spec, data = problem.spec, problem.data
     rows: list[AlgorithmResult] = []
     reasons: list[str] = []
     for row in all_candidates(problem):
-        why = policy.why_not(row, spec.dtype) or why_not_rnn(
+        exclusion = policy.why_not(row, spec.dtype) or why_not_rnn(
             spec, row.algorithm, full=data.is_full, backward=problem.training
         )
-        if row.algorithm == RNNAlgo.PERSIST_DYNAMIC:
-            why = why or "not compiled in a real call"
-        if why:
-            reasons.append(f"{row.algorithm} ({row.math_type}): {why}")
+        if not exclusion and row.algorithm == RNNAlgo.PERSIST_DYNAMIC:
+            exclusion = "not compiled in a real call"
+        if exclusion:
+            reasons.append(f"{row.algorithm} ({row.math_type}): {exclusion}")
         else:
             rows.append(row)
     if not rows:
@@ -397,5 +404,5 @@ def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
 
 
 def are_aligned(alignments: Iterable[int]) -> bool:
-    """Return whether operands have the alignment that all candidates can take."""
+    """Return whether operands are aligned enough for all candidates."""
     return all(alignment >= ALIGNMENT for alignment in alignments)

@@ -1,13 +1,13 @@
-"""`exchanged`: arrays of PyTorch, CuPy and JAX as DeviceArrays, in as little time as it takes.
+"""`exchanged`: arrays of PyTorch, CuPy and JAX as DeviceArrays, in the least time.
 
-A view by `__dlpack__` takes 8 us and more, one by the attributes of PyTorch's and CuPy's arrays 1
-to 2.  Such a view belongs to the stream that the library works on: a call on another stream waits
-for that one, and it for the call.  So memory that the library frees, or writes again, is not
-touched too early.
+A view by `__dlpack__` takes 8 us and more; a view by the attributes of PyTorch's and CuPy's arrays
+takes 1 to 2 us.  The view belongs to the stream that the library works on.  A call on another
+stream waits for the library's, which then waits for the call.  So the library neither frees nor
+overwrites memory that the call still uses.
 
-JAX names no stream and has no attributes that tell the address quickly.  Its capsule makes our
-stream wait for the array, and is read here, once.  JAX does not wait for our stream before it frees
-an array: the caller keeps it until the call is done.
+JAX names no stream, and its attributes are slow.  Its capsule makes our stream wait for the array,
+and is read here, once.  JAX does not wait for our stream before it frees an array, so the caller
+keeps the array until the call is done.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.specs import TensorSpec
 
 CurrentStream = Callable[[int, int], int]
-# The number of the device, -1 for an array that may not be read as it is; and dtype, strides and
-# shape, as the library or its capsule has them.
+# The number of the device, or -1 for an array that may not be read as it is; then dtype, strides
+# and shape in the library's own form.
 Description = tuple[Any, ...]
 # See `DeviceArray.traits`.
 Traits = tuple[int, tuple[TensorSpec, Device, Any, bool]]
@@ -35,21 +35,21 @@ _MOST_SPECS = 1024
 # The addresses of the default stream in `Device.address_of` and in DLPack.
 _DEFAULT_STREAM, _DLPACK_DEFAULT_STREAM = 0, 1
 _UNREADABLE = -1
-# For a sparse or deleted array, one on several devices, one that has no values yet, and what is no
-# array.  A view says why.
+# Reading raises these for a sparse or deleted array, one on several devices, one without values,
+# and an object that is no array.  A view then raises an error that says why.
 _READING_ERRORS = (RuntimeError, BufferError, TypeError, ValueError, AttributeError)
 
 
 class _Library(NamedTuple):
-    """How arrays of a type are read."""
+    """The functions that read arrays of one type."""
 
-    # array, or what was exported of it -> its address, and what else a spec depends on.
+    # (array, or the object that `export` returned) -> address and description.
     read: Callable[[Any], tuple[int, Description]]
     # (DLPack device type, number) -> the address of the stream that the library works on.  None if
-    # exporting an array makes our stream wait for it.
+    # `export` makes our stream wait for the array.
     current_stream: CurrentStream | None
-    # (array, the address of our stream) -> what is read, and holds the memory.  None if that is the
-    # array itself.
+    # (array, the address of our stream) -> the object that is read and holds the memory.  None if
+    # that is the array itself.
     export: Callable[[Any, int], Any] | None = None
     is_immutable: bool = False
 
@@ -79,18 +79,18 @@ def as_device_array(traits: Traits, owner: Any) -> DeviceArray:
 def foreign_traits(
     device: Device, stream: Any, arrays: Sequence[Any]
 ) -> tuple[list[Traits], list[Any]] | None:
-    """Return the traits that arrays have as DeviceArrays, although some are another library's.
+    """Return the traits that arrays, some of another library, have as DeviceArrays.
 
-    With them return what holds the memory of each, which the caller keeps until the call is
-    enqueued.  None where an array has to be viewed by a protocol: one of a library that is not known here, a
-    DeviceArray on another device, and what a view refuses with a reason: an array on another
-    device, one that requires gradients, and one without values.
+    With them return the objects that hold the memory, which the caller keeps until the call is
+    enqueued.  None if an array needs a view by a protocol: an array of an unknown library, and one
+    that a view refuses with a reason (it is on another device, requires gradients, or has no
+    values).
     """
     if device.kind != "cuda" or observer.current is not observer.NOBODY:
         return None
     traits: list[Traits] = []
     owners: list[Any] = []
-    asked_library = own_stream = None
+    last_library = library_stream = None
     for array in arrays:
         kind = type(array)
         if kind is DeviceArray:
@@ -114,23 +114,23 @@ def foreign_traits(
         spec = _specs.get(description) or _spec_of(device, stream, array, description)
         if spec is None or not ptr:
             return None
-        if library is not asked_library:
-            own_stream = _stream_of(library, device, stream)
-            asked_library = library
-        traits.append((ptr, (spec, device, own_stream, library.is_immutable)))
+        if library is not last_library:
+            library_stream = _stream_of(library, device, stream)
+            last_library = library
+        traits.append((ptr, (spec, device, library_stream, library.is_immutable)))
         owners.append(owner)
     return traits, owners
 
 
 def _stream_of(library: _Library, device: Device, stream: Any) -> Any:
-    """Return the stream that a library's arrays belong to; ours where that waits for them."""
+    """Return the stream that a library's arrays belong to; ours if it waits for them already."""
     if library.current_stream is None:
         return stream
     return device.stream_at(library.current_stream(CUDA_DEVICE, device.index), stream)
 
 
 def _library_of(kind: type) -> _Library | None:
-    """Return how arrays of a type are read, and remember it; None for a type of another library."""
+    """Return the library of a type, and remember it; None for a type that cannot be read here."""
     modules = {base.__module__ for base in kind.__mro__}
     library = None
     if "torch" in modules:
@@ -162,7 +162,7 @@ def _cupy_stream(device_type: int, number: int) -> int:
 
 
 def _export_capsule(array: Any, stream_address: int) -> Any:
-    """Return the capsule of an array, for which our stream waits from now on."""
+    """Return the capsule of an array; our stream then waits for the array."""
     address = stream_address
     if address == _DEFAULT_STREAM:
         address = _DLPACK_DEFAULT_STREAM
@@ -172,7 +172,7 @@ def _export_capsule(array: Any, stream_address: int) -> Any:
 def _spec_of(
     device: Device, stream: Any, array: Any, description: Description
 ) -> TensorSpec | None:
-    """Return the spec of an array that may be read as it is, and keep it; None for any other."""
+    """Return and remember the spec of an array that may be read as it is; None for any other."""
     try:
         spec = view(device, stream, array, "array").spec
     except (ArgumentError, ArrayTypeError):

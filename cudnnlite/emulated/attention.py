@@ -35,8 +35,15 @@ _WEIGHT_NAMES = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")  # by MultiHead
 MEMORY_ORDERS = {"wk": (2, 0, 1), "wo": (1, 0, 2)}
 
 
-def weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
-    """Return the offsets of the weights by name, and the size of all weights in bytes.
+class WeightOffsets(NamedTuple):
+    """The offsets of weights by name, and the size of all weights, in bytes."""
+
+    offsets: dict[str, int]
+    nbytes: int
+
+
+def weight_offsets(spec: AttentionSpec) -> WeightOffsets:
+    """Return the offsets of the weights, and their size.
 
     The weights have the opposite of cuDNN's order, with gaps between them.
     """
@@ -45,7 +52,7 @@ def weight_offsets(spec: AttentionSpec) -> tuple[dict[str, int], int]:
     for name, shape in reversed(spec.weight_shapes().items()):
         offsets[name] = offset
         offset = align(offset + math.prod(shape) * itemsize(spec.dtype)) + 16
-    return offsets, offset
+    return WeightOffsets(offsets, offset)
 
 
 def _max_sizes(spec: AttentionSpec) -> tuple[int, ...]:
@@ -66,8 +73,7 @@ def _reserve_layout(sizes: tuple[int, ...]) -> ReserveLayout:
 def buffers(c_call: SimpleNamespace) -> None:
     """`cudnnGetMultiHeadAttnBuffers`: write the sizes; training needs no workspace."""
     spec = read_attention(c_call.api.real, c_call.attnDesc).spec
-    _, weight_bytes = weight_offsets(spec)
-    c_call.weightSizeInBytes[0] = weight_bytes
+    c_call.weightSizeInBytes[0] = weight_offsets(spec).nbytes
     if c_call.reserveSpaceSizeInBytes:
         c_call.workSpaceSizeInBytes[0] = 0
         c_call.reserveSpaceSizeInBytes[0] = _reserve_layout(_max_sizes(spec)).nbytes
@@ -85,8 +91,8 @@ def weight(c_call: SimpleNamespace) -> None:
         allowed = ", ".join(MultiHeadAttnWeightKind.__members__)
         raise bad_parameter(f"wKind={c_call.wKind}; allowed: {allowed}")
     spec = read_attention(c_call.api.real, c_call.attnDesc).spec
-    offsets, needed = weight_offsets(spec)
-    check_size("weights", c_call.weightSizeInBytes, needed)
+    offsets, nbytes = weight_offsets(spec)
+    check_size("weights", c_call.weightSizeInBytes, nbytes)
     name = _WEIGHT_NAMES[c_call.wKind]
     if name not in offsets:
         c_call.wAddr[0] = None
@@ -133,6 +139,14 @@ class _Operands(NamedTuple):
     values: dict[str, Array]  # q, k and v
     weights: dict[str, Array]
     checksum: int
+
+
+class _Training(NamedTuple):
+    """The reserve space of a training forward pass, and the masks of both dropouts."""
+
+    reserve: Reserve
+    softmax_mask: Array | None
+    y_mask: Array | None
 
 
 class _Call(Spaces):
@@ -218,10 +232,10 @@ class _Call(Spaces):
 
     def weights(self, argument: str) -> dict[str, Array]:
         """Return views of weights by name."""
-        offsets, needed = weight_offsets(self.spec)
-        if not needed:
+        offsets, nbytes = weight_offsets(self.spec)
+        if not nbytes:
             return {}
-        space = self.space(argument, "weightSizeInBytes", needed)
+        space = self.space(argument, "weightSizeInBytes", nbytes)
         shapes = self.spec.weight_shapes()
         dtype = numpy_dtype(self.spec.dtype)
         views = {}
@@ -334,8 +348,8 @@ class _Call(Spaces):
         self.live_steps, self.visible_keys = live_steps, visible_keys
         return reserve
 
-    def begin_reserve(self) -> tuple[Reserve, list[Array | None]]:
-        """Write the steps into the reserve space, and return it and the masks of both dropouts."""
+    def begin_training(self) -> _Training:
+        """Write the steps into the reserve space, and draw the masks of both dropouts."""
         reserve = self.reserve()
         reserve.begin()
         reserve.tape["live_steps"][...] = self.live_steps
@@ -349,7 +363,7 @@ class _Call(Spaces):
                 mask = np.empty(shape, self.dtype)
                 dropout.draw(self.api, [mask])
             masks.append(mask)
-        return reserve, masks
+        return _Training(reserve, *masks)
 
 
 @emulates("cudnnMultiHeadAttnForward")
@@ -383,7 +397,7 @@ def forward(c_call: SimpleNamespace) -> Work:
         reserve = None
         softmax_mask = y_mask = None
         if is_training:
-            reserve, (softmax_mask, y_mask) = call.begin_reserve()
+            reserve, softmax_mask, y_mask = call.begin_training()
         else:
             call.workspace()[:] = POISON_FREED
         with np.errstate(all="ignore"):

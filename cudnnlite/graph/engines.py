@@ -32,16 +32,16 @@ from cudnnlite.errors import (
 from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
 from cudnnlite.graph.operation_graph import Graph
 
-# A knob with at most so many values has all of them tried; of one with more, the nearby ones.
-_FEW = 16
-# The knobs of a configuration are read into so many descriptors, unless it has more knobs.
+# All values of a knob are tried if it has at most this many; otherwise the nearby ones.
+_FEW_VALUES = 16
+# The number of descriptors for the knobs of a configuration; more are made if it has more knobs.
 FEW_KNOBS = 8
-# A heuristic is asked for its first configuration, then for so many times more.
+# A heuristic is asked for one configuration first, and each time for this many times more.
 MORE_RESULTS = 8
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
-# cuDNN refused something.  Memory that could not be allocated is another error.
+# Errors by which cuDNN refuses a request.  A failed allocation is no refusal.
 REFUSALS = (NotSupportedError, BadParamError, InternalError)
 
 
@@ -49,15 +49,15 @@ REFUSALS = (NotSupportedError, BadParamError, InternalError)
 class Engine:
     """An engine of cuDNN's backend with its knobs, as a value.
 
-    It can be printed, compared, saved, and passed as an algorithm.  It has a meaning only for the
-    problem and the version of cuDNN with which it was found.
+    It can be printed, compared, saved, and passed as an algorithm.  It is valid only for the
+    problem and the version of cuDNN for which it was found.
 
     Parameters
     ----------
     index : int
         The engine's number.
     knobs : mapping of int or BackendKnobType to int
-        The values of knobs.  The engine chooses those of all others.
+        The values of some knobs.  The engine chooses the values of the others.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class Engine:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Engine:
-        """Return the engine from the value that `to_plain` returned."""
+        """Return the engine of a value that `to_plain` returned."""
         try:
             return cls(
                 plain["engine"], {int(knob): value for knob, value in plain["knobs"].items()}
@@ -155,7 +155,7 @@ class Configuration(NamedTuple):
     def math_type(self, requested: MathType) -> MathType:
         """Return the math type of the engine's multiplications.
 
-        It is FMA if nothing is multiplied in fewer bits, otherwise the requested one.
+        It is FMA if the engine does not multiply in fewer bits, otherwise the requested one.
         """
         is_narrow = bool(self.numerical & _NARROW)
         if not is_narrow:
@@ -173,7 +173,7 @@ def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
 def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[BackendDescriptor]:
     """Yield the descriptors of the configurations that a heuristic names.
 
-    cuDNN takes 50 to 100 us for each that it returns, and returns the first ones again if it is asked
+    cuDNN takes 50 to 100 us for each descriptor, and returns the first ones again if it is asked
     for more (9.28, two cores, for an H100 that is absent).  Most callers need the first one alone.
     """
     try:
@@ -188,24 +188,25 @@ def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
         )
         with graph.asking_heuristics():
             heuristic.finalize()
-        first, most = 0, 1
+        num_read, num_requested = 0, 1
         while True:
             with graph.asking_heuristics():
-                descriptors = heuristic.get_descriptors("results", stack, most)
-            yield from descriptors[first:]
-            if len(descriptors) < most:
+                descriptors = heuristic.get_descriptors("results", stack, num_requested)
+            yield from descriptors[num_read:]
+            if len(descriptors) < num_requested:
                 return
-            first, most = most, MORE_RESULTS * most
+            num_read = num_requested
+            num_requested *= MORE_RESULTS
     except REFUSALS:  # this heuristic has no answer for this graph
         return
 
 
 class _ConfigurationReader:
-    """Descriptors that cuDNN writes engine and knobs of one configuration after the other into.
+    """Reads the engines and knobs of many configurations with the same descriptors.
 
-    cuDNN does not say in advance how many knobs a configuration has, and with too few descriptors
-    writes the first ones only (9.14, 9.19, 9.28).  There are 46 kinds of knobs; configurations of a
-    matrix product and of attention for an H200 had at most five.
+    cuDNN does not say in advance how many knobs a configuration has.  If there are too few
+    descriptors, it writes only the first knobs (9.14, 9.19, 9.28).  There are 46 kinds of knobs;
+    configurations of a matrix product and of attention for an H200 had at most five.
     """
 
     def __init__(self, graph: Graph, stack: ExitStack) -> None:
@@ -228,7 +229,7 @@ class _ConfigurationReader:
         return dict(choice.read() for choice in self._knob_choices[:count])
 
     def _fill(self, configuration: BackendDescriptor, least: int) -> int:
-        """Let cuDNN write knobs into at least so many descriptors; return how many it wrote."""
+        """Let cuDNN write knobs into `least` descriptors or more; return how many it wrote."""
         while len(self._knob_choices) < least:
             self._knob_choices.append(_KnobChoice(self._graph, self._stack))
         descriptors = [choice.descriptor for choice in self._knob_choices]
@@ -236,32 +237,33 @@ class _ConfigurationReader:
 
 
 class _KnobChoice:
-    """A descriptor that cuDNN writes a knob of one configuration after the other into."""
+    """A descriptor that cuDNN writes one knob into, for each configuration again."""
 
     def __init__(self, graph: Graph, stack: ExitStack) -> None:
         self.descriptor = stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
         self._was_read = False
 
     @cached_property
-    def _reads(self) -> tuple[Callable[[], int], Callable[[], int]]:
+    def _prepared_reads(self) -> tuple[Callable[[], int], Callable[[], int]]:
         return (
             prepared_get(self.descriptor, "knob_type"),
             prepared_get(self.descriptor, "knob_value"),
         )
 
     def read(self) -> tuple[int, int]:
-        """Return kind and value of the knob."""
-        if not self._was_read:  # Most callers read one configuration, and preparing takes longer.
+        """Return the kind and the value of the knob."""
+        # Most callers read one configuration, for which preparing the calls takes longer.
+        if not self._was_read:
             self._was_read = True
             return self.descriptor.get("knob_type"), self.descriptor.get("knob_value")
-        read_type, read_value = self._reads
+        read_type, read_value = self._prepared_reads
         return read_type(), read_value()
 
 
 def configurations(
     graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
 ) -> Iterator[Configuration]:
-    """Yield the configurations that several heuristics name, the first of each engine."""
+    """Yield the configurations that several heuristics name, each engine with its knobs once."""
     engines: set[Engine] = set()
     for mode in modes:
         for configuration in named_by(graph, mode, stack):
@@ -271,7 +273,7 @@ def configurations(
 
 
 def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterator[Configuration]:
-    """Yield the engines of a graph without those of some numbers; they choose their own knobs."""
+    """Yield the engines of a graph with their own knobs, without the excluded numbers."""
     assert graph.descriptor is not None
     for index in range(graph.descriptor.get("engine_global_count")):
         if index in excluded:
@@ -280,7 +282,7 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
             yield configure(graph, Engine(index), stack)
         except AllocationError:
             raise
-        except CudnnError:  # most numbers are those of engines for other graphs
+        except CudnnError:  # most engines are for other graphs
             continue
 
 
@@ -334,9 +336,9 @@ class Knob(NamedTuple):
     step: int
 
     def near(self, value: int | None) -> list[int]:
-        """Return the values to try next after a value; None stands for the engine's own choice."""
+        """Return the values to try after `value`; None stands for the engine's own choice."""
         values = range(self.least, self.most + 1, max(self.step, 1))
-        if len(values) <= _FEW:
+        if len(values) <= _FEW_VALUES:
             return [other for other in values if other != value]
         start = self.least if value is None else value
         nearby = (start - self.step, start + self.step, start // 2, start * 2)
@@ -353,7 +355,7 @@ def knobs_of(graph: Graph, index: int) -> tuple[Knob, ...]:
 
 
 def neighbours(engine: Engine, knobs: tuple[Knob, ...]) -> Iterator[Engine]:
-    """Yield the engines that differ in one knob."""
+    """Yield the engines that differ from one in the value of one knob."""
     choices = dict(engine.choices)
     for knob in knobs:
         for value in knob.near(choices.get(knob.kind)):

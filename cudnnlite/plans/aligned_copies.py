@@ -1,4 +1,4 @@
-"""`AlignedCopies`: stand-ins for operands that begin where cuDNN's kernels cannot load them."""
+"""`AlignedCopies`: aligned copies of operands that cuDNN's kernels cannot load in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AlignedCopies:
     function : str
         The C function, for messages.
     stack : ExitStack
-        Owns the descriptors that bring results back to memory with gaps.
+        Owns the descriptors of the calls that copy results back to memory with gaps.
     """
 
     def __init__(self, handle: Handle, function: str, stack: ExitStack) -> None:
@@ -41,7 +41,7 @@ class AlignedCopies:
     ) -> DeviceArray:
         """Return aligned memory of the array's spec; warn once for each argument.
 
-        CaptureError while a graph is recorded, which cannot allocate memory.
+        CaptureError while a graph is recorded: no memory can be allocated then.
         """
         stream = self._handle.stream
         where = (
@@ -52,7 +52,7 @@ class AlignedCopies:
             copy = arrays.empty(array.device, stream, array.spec)
         except CaptureError as error:
             raise CaptureError(
-                f"{where}; a graph is recorded, and cannot have a copy: bring aligned memory"
+                f"{where}; a graph is recorded, and cannot have a copy: pass aligned memory"
             ) from error
         if argument not in self._warned:
             self._warned.add(argument)
@@ -62,7 +62,7 @@ class AlignedCopies:
         return copy
 
     def bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
-        """Write the values of a copy to the array that it stands for; gaps keep their values."""
+        """Write the values of a copy to its original; the gaps of that keep their values."""
         stream = self._handle.stream
         if array.is_packed:
             arrays.move_values(array, copy, stream)
@@ -71,20 +71,20 @@ class AlignedCopies:
             self._conversions[array.spec] = conversion(
                 self._handle, array.spec, array.spec, 0.0, self._stack
             )
-        bring_back = self._conversions[array.spec]
-        bring_back.replace(x=copy.ptr, y=array.ptr)
+        conversion_call = self._conversions[array.spec]
+        conversion_call.replace(x=copy.ptr, y=array.ptr)
         other_streams = wait_for_streams(stream, array)
         try:
-            bring_back()
+            conversion_call()
         finally:
             for other in other_streams:
                 other.wait(stream)
 
 
-def misaligned(
+def misaligned_operands(
     alignments: Mapping[str, int], operands: Mapping[str, DeviceArray]
 ) -> dict[str, int]:
-    """Return the alignments of those operands whose addresses are no multiples of them."""
+    """Return the required alignments, in bytes, of the operands that do not have them."""
     return {
         name: alignment for name, alignment in alignments.items() if operands[name].ptr % alignment
     }

@@ -19,10 +19,10 @@ from cudnnlite.texts import counted
 
 
 class CapturedGraph(Plan):
-    """What `capture` recorded: `launch()` enqueues all of it at once, on the recorded addresses.
+    """The calls that `capture` recorded; `launch()` enqueues all of them on the recorded addresses.
 
-    Until it is closed, by itself or with its handle, it keeps alive what its launches need: the
-    memory of the operands, the plans, the workspace; also where their owners close them.
+    Until it is closed, by itself or with its handle, it keeps the memory of the operands, the plans
+    and the workspace, even if their owners close them.
 
     Attributes
     ----------
@@ -61,23 +61,22 @@ class CapturedGraph(Plan):
                 self._memory.append(operand)
 
     def take_over(self, graph: Any) -> None:
-        """Own what a device recorded."""
-        if self._closed:  # in the block already
+        """Take the graph that a device recorded."""
+        if self._closed:  # by the user, in the block
             graph.close()
         else:
             self._resources.callback(graph.close)
             self._graph = graph
 
     def launch(self) -> None:
-        """Enqueue all that was recorded, on the stream that it was recorded on, asynchronously.
+        """Enqueue all recorded calls, on the stream that they were recorded on, asynchronously.
 
-        What it reads and writes is the memory that the recorded calls were given: copy new inputs
-        there.
+        It reads and writes the memory of the recorded calls: copy new inputs there.
 
         Raises
         ------
         ClosedError, ThreadError
-            It, or its handle, was closed; on another thread than the handle's.
+            It or its handle was closed; the thread is not the handle's.
         CaptureError
             Inside a capture.
         """
@@ -116,28 +115,28 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     The graph then does with one launch what the calls did one by one, in the same memory.  Nothing
     is computed in the block.
 
-    What would search, allocate or wait in the block is refused: make each call once before, so that
-    its plan and its workspace are there, and give it `out` (and `reserve` where a call returns one:
-    in the training of an RNN, in dropout).
+    A call that would search, allocate or wait in the block is refused.  Make each call once before,
+    so that its plan and its workspace exist, and give it `out`, and `reserve` if the call returns
+    one (in the training of an RNN, in dropout).
 
     Parameters
     ----------
     handle : Handle
-        Its calls are recorded, whichever stream it is on; what other libraries enqueue on that
-        stream runs at once.  In the block no other handle on that stream is used on this thread,
-        nor this one on another thread, nor is it closed.
+        The handle whose calls are recorded, whichever stream it is on.  Work of other libraries on
+        that stream runs at once.  In the block, do not use another handle on that stream on this
+        thread, nor this handle on another thread, and do not close it.
 
     Yields
     ------
     CapturedGraph
-        To be launched after the block, as often as wanted, and closed: by itself, or with the
-        handle.
+        The graph.  Launch it after the block, any number of times, and close it; closing the handle
+        closes it too.
 
     Raises
     ------
     CaptureError
-        The stream is being recorded already; inside the block, what cannot be recorded; at its end,
-        where CUDA gave the recording up, because another library waited for the whole device.
+        The stream is being recorded already.  Inside the block: a call cannot be recorded.  At its
+        end: CUDA gave the recording up, because another library waited for the whole device.
     ClosedError, ThreadError
         As every operation.
 
@@ -189,7 +188,7 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
     Raises
     ------
     CaptureError
-        The stream is being recorded already; at the end, where CUDA gave the recording up.
+        The stream is being recorded already.  At the end: CUDA gave the recording up.
     """
     stream, thread = handle.stream, get_ident()
     refuse_in_capture(handle.device, stream, "no other can be", "end that capture first")
@@ -209,8 +208,8 @@ def recorded(handle: Handle) -> Iterator[Recorder]:
         try:
             _set_stream(handle, stream)
         except BaseException:
-            # A signal handler's: a handle that is left there would go on with a stream that is
-            # no more.
+            # An exception of a signal handler.  The handle must not stay on the recorder's stream,
+            # which is closed.
             _set_stream(handle, stream)
             raise
     observer.current.graph_captured(handle.device, recorder)

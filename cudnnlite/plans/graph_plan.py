@@ -50,7 +50,7 @@ _is_given = partial(is_not, None)
 
 
 class Requirements(NamedTuple):
-    """What is asked of an engine."""
+    """The math type and the determinism that an engine must have."""
 
     math_type: MathType = MathType.DEFAULT
     is_deterministic: bool = False
@@ -65,11 +65,11 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     Attributes
     ----------
     graph : Graph
-        What is computed; it does not change any more.
+        The graph that is computed, which can no longer be changed.
     choice : AlgorithmResult
-        The engine that each call uses, with what was passed over.
+        The engine that each call uses, and the engines that were passed over.
     workspace : int
-        Bytes that each call needs, those of the outputs in scratch memory included.
+        The bytes of scratch memory that each call needs, including outputs in scratch memory.
     output_count : int
         How many tensors each call returns.
 
@@ -79,7 +79,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     that describe a variant pack.  `record_problems` does not list graphs.
     """
 
-    _shows_values = False  # users name a graph's tensors, which must not hide what a plan has
+    _shows_values = False  # users name a graph's tensors, which must not hide a plan's attributes
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     @property
     def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far; None for any other."""
+        """The counts of a plan made with ``replay=True``; None for any other plan."""
         return None if self._replayed is None else self._replayed.state
 
     def __call__(  # type: ignore[override]
@@ -130,17 +130,17 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         ----------
         *operands, **named_operands : device arrays, or numbers
             The graph's inputs, by name, or in the order in which they were made.  A number that the
-            graph passes by value has another value for this call where it is given by its name.
+            graph passes by value may be given by its name: it has this value for one call.
         out : mapping of str to device array, or device array, optional
-            Written in place, by the names of outputs; an array alone where there is one output.
-            What is not given is new.
+            Arrays that are written in place, by the names of outputs.  A graph with one output also
+            takes the array alone.  Other outputs are new arrays.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
 
         Returns
         -------
         dict of str to DeviceArray
-            Everything that the graph writes.
+            All outputs of the graph, by name.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     @contextmanager
     def _numbers_changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
-        """Let numbers have other values for one call."""
+        """Change the values of numbers for one call."""
         if self._replays:
             raise ArgumentError(
                 f"{', '.join(sorted(numbers))}: the call of a plan with replay=True was recorded "
@@ -190,7 +190,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return [self._new_array(name) for name in self._output_names]
 
     def _outputs_of(self, out: object) -> list[Any]:
-        """Return the outputs that the caller gives, in order, and new ones for the others."""
+        """Return the arrays of `out` in the order of the outputs, and new arrays for the others."""
         names = self._output_names
         if not isinstance(out, Mapping):
             if len(names) > 1:
@@ -217,7 +217,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 raise
             self._native = native  # for the plans of other engines
         if self._engine is not None:
-            row, call = self._asked_engine(native, self._engine)
+            row, call = self._requested_engine(native, self._engine)
         else:
             row, call = self._preferred_engine(native)
         self.choice = row
@@ -262,7 +262,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return offsets
 
     def _record(self) -> None:
-        """List nothing: a graph is no problem that a file of problems or the tuner could have."""
+        """List nothing: neither files of problems nor the tuner can have a graph."""
 
     def _staged_operands(self) -> dict[str, Operand]:
         operation = self.problem.operation
@@ -271,7 +271,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             for name, spec in self.problem.specs.items()
         }
 
-    def _asked_engine(
+    def _requested_engine(
         self, native: NativeGraph, engine: Engine
     ) -> tuple[AlgorithmResult, ExecutionPlan]:
         """Return the engine that the user named."""
@@ -319,10 +319,10 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
 
     def _hints(self) -> list[str]:
-        """Return what may be done where cuDNN has no engine.
+        """Return hints for a graph that cuDNN has no engine for.
 
-        This asks cuDNN about up to 24 other graphs.  There are no hints if the plan was made
-        without them, because its caller computes the same in another way.
+        This asks cuDNN about up to 24 other graphs.  A plan made with ``hints=False`` has none: its
+        caller computes the same in another way.
         """
         if not self._has_hints:
             return []
@@ -355,7 +355,7 @@ def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> No
 
 
 def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
-    """Let a plan of another operation run the graph of a plan, which it closes with itself."""
+    """Let `owner`, a plan of another operation, run a graph's plan, and close it with `owner`."""
     prepared = plan._prepared
     assert prepared is not None
     owner._resources.callback(plan.close)
@@ -366,7 +366,7 @@ def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
 
 
 def scratch_bytes(graph: GraphData, scratch: Iterable[str]) -> int:
-    """Return how much memory outputs need that are in scratch memory."""
+    """Return the bytes of the outputs that are in scratch memory."""
     outputs = graph.outputs
     return sum(aligned_size(outputs[name].spec.nbytes) for name in scratch)
 
@@ -394,7 +394,7 @@ class GraphCall(ExecutionPlan):
 
 
 class NumbersInMemory:
-    """The numbers that a graph passes by value, where C reads them at each call: on the host."""
+    """Host memory with the numbers that a graph passes by value; C reads it at each call."""
 
     def __init__(self, scalars: Mapping[str, TensorRecord]) -> None:
         self.names = frozenset(scalars)
@@ -410,14 +410,14 @@ class NumbersInMemory:
         self.write(self.values)
 
     def write(self, values: Mapping[str, float | None]) -> None:
-        """Let numbers have other values."""
+        """Change the values of numbers."""
         for name, value in values.items():
             self._places[name][0] = value
 
 
-def math_type_of(configuration: Configuration, graph: GraphData, asked: MathType) -> MathType:
-    """Return the math type that an engine keeps."""
-    math_type = configuration.math_type(asked)
+def math_type_of(configuration: Configuration, graph: GraphData, requested: MathType) -> MathType:
+    """Return the math type of an engine for a graph."""
+    math_type = configuration.math_type(requested)
     if math_type == MathType.FMA and multiplies_in_tf32(graph):
         return MathType.DEFAULT
     return math_type
@@ -439,11 +439,13 @@ def why_excluded(
     """Return why an engine may not be used, or None if it may."""
     notes = configuration.numerical
     reads_float32 = any(record.dtype == DataType.FLOAT for record in graph.inputs.values())
-    asked = requirements.math_type
-    if asked == MathType.FMA and math_type_of(configuration, graph, asked) != MathType.FMA:
+    requested = requirements.math_type
+    needs_fma = requested == MathType.FMA
+    if needs_fma and math_type_of(configuration, graph, requested) != MathType.FMA:
         return "it multiplies in fewer bits, math type FMA was asked for"
     rounds_operands = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
-    if rounds_operands and reads_float32 and asked != MathType.TENSOR_OP_ALLOW_CONVERSION:
+    may_round = requested == MathType.TENSOR_OP_ALLOW_CONVERSION
+    if rounds_operands and reads_float32 and not may_round:
         return "it rounds its operands to a narrower type"
     if BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes:
         return "it sums in fewer bits than the compute type"

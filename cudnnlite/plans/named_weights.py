@@ -34,12 +34,12 @@ class WeightPlace(NamedTuple):
     Attributes
     ----------
     name : str
-        Such as "layer0.forward.input.i" or "layer0.forward.input.i.bias".
+        The name, such as "layer0.forward.input.i" or "layer0.forward.input.i.bias".
     offset : int
-        In bytes from the beginning of the buffer.
+        The bytes between the beginning of the buffer and its first value.
     shape : tuple of int
-        Of an RNN: (hidden_size, input) of a matrix, (hidden_size,) of a bias, (projection_size,
-        hidden_size) of a projection.
+        The shape; in an RNN (hidden_size, input) for a matrix, (hidden_size,) for a bias, and
+        (projection_size, hidden_size) for a projection.
     """
 
     name: str
@@ -50,7 +50,7 @@ class WeightPlace(NamedTuple):
 class WeightLayout(Sequence[WeightPlace]):
     """The places of all matrices and biases; prints as a table.
 
-    Opaque: another device, or another cuDNN, may have another layout.
+    The layout is opaque: another device, or another cuDNN, may have another one.
     """
 
     def __init__(self, places: Sequence[WeightPlace], nbytes: int) -> None:
@@ -71,7 +71,7 @@ class WeightLayout(Sequence[WeightPlace]):
 
 
 class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
-    """One buffer, zero at first; a subclass asks cuDNN for the places in it."""
+    """One buffer of weights, zero at first; a subclass asks cuDNN for the places in it."""
 
     _instead_of_copy: ClassVar[str] = (
         "pickle its numpy() and spec, and make another by its class's from_arrays"
@@ -90,7 +90,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
 
     @classmethod
     def zeros_like(cls: type[WeightsT], handle: Handle, weights: WeightsT) -> WeightsT:
-        """Make weights of the same layout, all zero: what gradients are added to."""
+        """Make weights of the same layout, all zero, to which gradients are added."""
         instance_of(handle, Handle, "handle", "; it comes first").use()
         instance_of(weights, cls, "weights")
         new = weights.in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
@@ -98,10 +98,10 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         return new
 
     def view(self: WeightsT, handle: Handle) -> WeightsT:
-        """Return the same weights as belonging to `handle`'s stream.
+        """Return the same weights for calls on `handle`'s stream.
 
-        That waits once, here, for the stream that they belong to.  So two streams can share
-        weights, as long as nobody writes to them; and calls can be recorded into a graph.
+        That stream waits once, here, for the stream that the weights belong to.  Then two streams
+        can share weights, as long as nobody writes to them, and calls can be recorded into a graph.
         """
         instance_of(handle, Handle, "handle").use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
@@ -155,7 +155,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
     def _host(self, values: Any, what: str) -> Array:
         """Return values on the host in the weights' dtype.
 
-        ArgumentError where that has none so large.
+        ArgumentError if a value is too large for it.
         """
         if isinstance(values, DeviceArray):
             values = values.numpy()
@@ -186,7 +186,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         }
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Copy arrays into their places: all of them in one go, or some by name.
+        """Copy arrays into their places: all of them in one copy, or some by name.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
             write_values(memory[offset:], spec, slice(None), hosts[name])
         self.array.device.copy_in(self.array.ptr, memory, self.array.stream)
 
-    update.__qualname__ = "weights.update"  # as an error names it: this class is none of the user's
+    update.__qualname__ = "weights.update"  # the name in errors: users do not know this class
 
     @classmethod
     def from_arrays(
@@ -243,7 +243,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
 
 
 class EmptyTensorDescriptor(NativeObject[cudnnTensorDescriptor_t]):
-    """A tensor descriptor that cuDNN will describe."""
+    """A tensor descriptor that a function of cuDNN fills in."""
 
     def __init__(self) -> None:
         super().__init__(None)

@@ -26,9 +26,9 @@ class NativeProblem:
     Parameters
     ----------
     handle : Handle
-        What the calls are made with.
+        The handle of the calls.
     problem : Problem
-        What is described.
+        The problem whose specs are described.
     stack : ExitStack
         Owns the descriptors.
     """
@@ -66,7 +66,7 @@ class NativeProblem:
 
     @cached_property
     def _arguments_by_name(self) -> dict[str, Any]:
-        """What the arguments of the problem's C functions are, by the header's names."""
+        """The arguments of the problem's C functions, by the header's names."""
         problem, operation, specs = self.problem, self.problem.operation, self.problem.specs
         first_spec = next(iter(specs.values()))
         # cuDNN reads host scalars as double beside double tensors, as float otherwise.
@@ -119,7 +119,7 @@ class NativeProblem:
         getattr(self.handle.api, function)(*self._arguments(function, others))
 
     def prepare(self, function: str = "", **others: object) -> PreparedCall:
-        """Return the operation's call, or another that takes what it takes, addresses missing."""
+        """Return the call of a C function, by default the operation's own, without addresses."""
         function = function or self.problem.operation.function
         return self.handle.api.prepare(function, *self._arguments(function, others))
 
@@ -133,7 +133,7 @@ def _describe(handle: Handle, spec: object, spatial_rank: int) -> Any:
 
 
 def add_context(error: CudnnError, problem: Problem) -> CudnnError:
-    """Add the specs to an error's message, and what is known to be refused; returns the error."""
+    """Add specs and hints to an error's message, and return the error."""
     is_refusal = isinstance(error, (NotSupportedError, BadParamError))
     hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
     if hint:

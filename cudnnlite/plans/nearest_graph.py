@@ -1,4 +1,4 @@
-"""What is served near a graph without an engine: cuDNN is asked about graphs with one change."""
+"""Hints for a graph without an engine: cuDNN is asked about graphs that differ by one change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IsAllowed = Callable[[Configuration, GraphData], bool]
 
 
 def none_named(device: Device) -> str:
-    """Return who names no engine: cuDNN on a GPU, or the emulated device, which may have fewer."""
+    """Return the message that cuDNN has no engine, or the emulated device, which has fewer."""
     if device.kind == "emulated":
         return "the emulated device has no engine"
     return "cuDNN's heuristics name no engine"
@@ -31,14 +31,14 @@ def none_named(device: Device) -> str:
 def hints(
     handle: Handle, graph: GraphData, modes: tuple[BackendHeurMode, ...], is_allowed: IsAllowed
 ) -> list[str]:
-    """Return what may be done instead of a graph: the nearest one that is served, another call.
+    """Return hints: the nearest graph that is served, and the descriptor call for this one.
 
     Parameters
     ----------
     handle : Handle
-        The device that is asked.
+        The handle whose device is asked.
     graph : GraphData
-        For which no engine is named.
+        The graph for which no engine is named.
     modes : tuple of BackendHeurMode
         The modes of the heuristics that are tried.
     is_allowed : callable
@@ -58,7 +58,7 @@ def hints(
 def _is_served(
     handle: Handle, graph: GraphData, modes: tuple[BackendHeurMode, ...], is_allowed: IsAllowed
 ) -> bool:
-    """Return whether the heuristics name an engine that is allowed; a graph may be malformed."""
+    """Return whether the heuristics name an allowed engine; False if the graph is malformed."""
     if why_wrong(graph) is not None:
         return False
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from cudnnlite.devices.arrays import DeviceArray, empty
 from cudnnlite.devices.exchange import as_device_array, foreign_traits
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned
+from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
 from cudnnlite.plans.empty_batch import SumOfNothing
 from cudnnlite.plans.native_problem import NativeProblem, add_context
 from cudnnlite.plans.operands import (
@@ -29,7 +29,7 @@ from cudnnlite.problems import call_watch, recording
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
 from cudnnlite.problems.problem import Problem, check_shape
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.warn import log
 
 _traits = attrgetter("traits")
@@ -41,22 +41,22 @@ ResultT = TypeVar("ResultT")
 
 
 class Prepared(Protocol):
-    """What a plan runs by ``prepared.function(*prepared.arguments)``: one or several C calls."""
+    """One or several C calls, which a plan makes by ``prepared.function(*prepared.arguments)``."""
 
     @property
     def function(self) -> Callable[..., int | None]:
-        """What is called; it returns a status, 0 or None for success."""
+        """The function to call.  It returns a status: 0 or None for success."""
 
     @property
     def check(self) -> Callable[[int], None] | None:
-        """What raises the error of a status; None where `function` itself does."""
+        """The function that raises the error of a status; None if `function` itself raises it."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What it is called with."""
+        """The arguments of `function`."""
 
     def replace(self, **addresses: int) -> None:
-        """Change addresses: the operands', and ``workSpace``."""
+        """Change the addresses of operands and of ``workSpace``."""
 
 
 class OperationPlan(Plan, Generic[ResultT]):
@@ -67,14 +67,15 @@ class OperationPlan(Plan, Generic[ResultT]):
     Attributes
     ----------
     problem : Problem
-        What it was made for; its specs and options are attributes of the plan too.
+        The problem of the plan; its specs and options are attributes of the plan too.
     workspace : int
-        Bytes that each call needs.
+        The bytes of workspace that each call needs.
     reserve : int
-        Bytes of reserve space that a call keeps for the backward call, or needs of it; 0 for most
+        The bytes of reserve space that a forward call writes or a backward call reads; 0 for most
         operations.
     descriptors : dict
-        Of operands and options, by name; empty where an engine runs, and for an empty batch.
+        The descriptors of operands and options, by name; empty if an engine runs, and for an empty
+        batch.
     """
 
     choice: Any = None
@@ -93,11 +94,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._reads = len(operation.reads)
         self._writes_one = operation.writes_one
         self._names = (*operation.reads, *operation.writes)
-        self._seen_specs: dict[str, TensorSpec] = {}  # specs that were compared and found right
+        self._seen_specs: dict[str, TensorSpec] = {}  # specs that passed the check
         self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
         # The arrays and the workspace of the last call, if all checks passed.  A call with the same
-        # arrays checks nothing again, which saves 4 of 5 us (two cores, no GPU).  Where arrays
-        # differ by their addresses alone, only those are checked: 1.5 of 2.6 us less.
+        # arrays checks nothing again, which saves 4 of 5 us (two cores, no GPU).  If arrays differ
+        # by their addresses alone, only those are checked: 1.5 of 2.6 us less.
         self._last_traits: list[Any] | None = None
         self._last_kinds: tuple[Any, ...] | None = None
         self._last_sizes: list[int] = []
@@ -122,7 +123,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._written = range(self._reads, len(self._array_names))
         # All arrays -> what a call returns.
         self._results_of = itemgetter(*self._places_of_results())
-        # Whether a call without `out` and `reserve` writes new memory alone, which overlaps nothing.
+        # Whether a call without `out` and `reserve` writes only new memory, which overlaps nothing.
         self._may_write_new = not (
             operation.caller_provided or operation.needs_reserve or operation.state_option
         )
@@ -150,9 +151,9 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _change_call(self, prepared: Prepared, choice: Any) -> None:
         """Let all calls from the next one on run another prepared call of this problem.
 
-        It needs the plan's workspace at most.
+        The call must not need more than the plan's workspace.
         """
-        # The next call tells the new one its addresses.
+        # The new prepared call has no addresses yet.
         self._last_traits = None
         self._last_kinds = None
         self.choice = choice
@@ -202,21 +203,20 @@ class OperationPlan(Plan, Generic[ResultT]):
         Parameters
         ----------
         *operands, **named_operands : device arrays
-            Of the specs that the plan was made for, in the order of the public function, or by
-            name.
+            Arrays of the plan's specs, in the order of the public function, or by name.
         out : device array, or a tuple of them, optional
-            As in the public function: written in place; read too where beta is not 0.  A new one if
-            not given.  A tuple where there is more than one.
+            The outputs, as in the public function: written in place, and read too if beta is not 0.
+            A tuple if there are several.  By default they are new arrays.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
         reserve : device array, optional
-            What a forward call keeps for the backward call, of `reserve` bytes; of an operation
-            that has one alone.
+            Memory of `reserve` bytes that a forward call writes for the backward call, if the
+            operation has such.
 
         Returns
         -------
         DeviceArray, or a tuple of them
-            What is written: `out` where that is a DeviceArray.
+            The outputs: `out` itself if that is a DeviceArray.
 
         Raises
         ------
@@ -245,7 +245,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     ) -> tuple[Any, ...]:
         """Enqueue the call over all its arrays, and return these; outputs as DeviceArrays.
 
-        `is_new` says whether all that is written is new memory.
+        `is_new` says whether all outputs are new memory.
         """
         if not isinstance(arrays[0], DeviceArray):  # quicker than the exception below
             return self._enqueue_foreign(arrays, workspace, is_new=is_new)
@@ -274,7 +274,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _repeat(self, traits: list[Any], workspace: object, *, is_new: bool) -> bool:
         """Make the last call again, with these addresses.
 
-        False, and nothing is done, where arrays differ by more than those, or need a closer look.
+        Return False, and do nothing, if arrays differ by more than that or need all checks.
         """
         stream = self._handle._stream
         if call_watch.active or workspace is not None or stream is not self._last_stream:
@@ -299,7 +299,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Return operands of which some were given by name."""
+        """Return all operands in order, some of which were passed by name."""
         operation = self.problem.operation
         names = operation.call_operands or operation.reads
         by_name = dict(zip(names, operands))  # noqa: B905  (too many are refused later)
@@ -321,7 +321,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def run(
         self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
     ) -> ResultT:
-        """Do what a call does, with the operands as one sequence."""
+        """Make a call with the operands as one sequence."""
         return OperationPlan.__call__(
             self, *operands, out=out, workspace=workspace, reserve=reserve
         )
@@ -329,10 +329,10 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _move(self, traits: list[Any], addresses: Sequence[int], *, is_new: bool) -> bool:
         """Point the call to arrays that differ from the last ones by their addresses alone.
 
-        False, and nothing is done, where those overlap or are not aligned: that needs a closer
-        look.
+        Return False, and do nothing, if these overlap or are not aligned: all checks are needed
+        then.
         """
-        self._last_traits = None  # an interrupt below must not leave addresses that nobody knows of
+        self._last_traits = None  # after an interrupt below, the addresses are unknown
         if not is_new and self._overlaps(addresses):
             return False
         if reduce(or_, addresses) % STRICTEST_ALIGNMENT:
@@ -347,7 +347,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         return True
 
     def _overlaps(self, addresses: Sequence[int]) -> bool:
-        """Whether something that is written shares memory with another array."""
+        """Whether a written array shares memory with another array."""
         ends = [*map(add, addresses, self._last_sizes)]
         for written, other in self._overlapping_pairs:
             if addresses[other] < ends[written] and addresses[written] < ends[other]:
@@ -369,7 +369,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
         `traits` are those of the arrays: the next call with such arrays repeats this one.
         """
-        # An interrupt below must not leave addresses that nobody knows of.
+        # After an interrupt below, the addresses of the call are unknown.
         self._last_traits = None
         self._last_kinds = None
         arrays = self._checked(arrays)
@@ -410,7 +410,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _note_last(
         self, arrays: Sequence[Any], traits: list[Any] | None, scratch: int, stream: object
     ) -> None:
-        """Remember what was found to be in order."""
+        """Remember the arrays and the workspace of a call that passed all checks."""
         self._last_sizes = [array.nbytes for array in arrays]
         self._last_scratch = scratch
         self._last_stream = stream
@@ -420,7 +420,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _with_outputs(
         self, operands: Sequence[Any], out: object, reserve: object
     ) -> tuple[Any, ...]:
-        """Return operands, outputs, reserve space and random states; what is not given is new."""
+        """Return operands, outputs, reserve space and random states; missing arrays are made."""
         operation = self.problem.operation
         if len(operands) == len(operation.call_operands) != self._reads:
             operands, out, reserve = self._split(operands, out, reserve)
@@ -493,9 +493,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         return as_tensor(self.problem.values[name])
 
     def _checked(self, arrays: tuple[Any, ...]) -> tuple[DeviceArray, ...]:
-        """Return the arrays on this device.
+        """Check all arrays of a call, and return them as arrays on this device.
 
-        ArgumentError or ArrayTypeError where one may not be used.
+        ArgumentError or ArrayTypeError if one is not allowed.
         """
         operation = self.problem.operation
         if len(arrays) != len(self._array_names):
@@ -545,7 +545,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         operation, expected = self.problem.operation, self.problem.values[name]
         if name in operation.writes:
             check_shape(operation.argument(name), spec, expected)
-        if not is_as(spec, expected):
+        if not matches_spec(spec, expected):
             raise ArgumentError(
                 f"{operation.argument(name)} is {spec}; the plan was made for {expected}"
             )
@@ -561,11 +561,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         others = operands[:index]
         if self._random_states is not None:
             others = (*others, operands[-1])
-        is_alone = not written.readonly
+        needs_full_check = written.readonly
         for other in others:
             if other.ptr < end and start < other.ptr + other.nbytes:
-                is_alone = False
-        if is_alone:  # the usual case, seen in a tenth of the time that the full check takes
+                needs_full_check = True
+        if not needs_full_check:  # the usual case; the full check takes ten times as long
             return
         operation = self.problem.operation
         is_first = index == self._reads
@@ -600,9 +600,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         return space
 
     def _misaligned(self, arrays: Sequence[DeviceArray]) -> dict[str, int]:
-        """Return the operands that begin at addresses where a kernel cannot load them.
+        """Return the alignments, in bytes, that operands need and do not have, by name.
 
-        With the alignments in bytes that they need.
+        A kernel cannot load these operands in place.
         """
         if not self._alignments:
             return {}
@@ -611,7 +611,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             all_bits |= array.ptr
         if all_bits % STRICTEST_ALIGNMENT == 0:
             return {}
-        return misaligned(self._alignments, dict(zip(self._names, arrays)))  # noqa: B905
+        return misaligned_operands(self._alignments, dict(zip(self._names, arrays)))  # noqa: B905
 
     def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:
         """Return the address of the workspace: the caller's own or the handle's, 0 for none."""
@@ -632,9 +632,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         return aligned.ptr
 
     def _note_header_names(self) -> None:
-        """Note the header's names of the arrays, and the order of the arrays for these.
+        """Note the header's names of the arrays, and how to put arrays in the order of these names.
 
-        C takes some arrays twice: they have two names.
+        An array that C takes twice has two names.
         """
         operation = self.problem.operation
         names = [
@@ -646,7 +646,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             names.append(("reserveSpace", len(self._names)))
         self._header_names = tuple(name for name, _ in names)
         indices: list[Any] = [index for _, index in names]
-        if len(indices) == 1:  # an itemgetter of one index would return what is there, bare
+        if len(indices) == 1:  # an itemgetter of one index returns no tuple
             indices = [slice(indices[0], indices[0] + 1)]
         self._in_header_order = itemgetter(*indices)
 
@@ -657,9 +657,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 
     def _places_of_results(self) -> list[int]:
-        """Return where what a call returns is among its arrays.
+        """Return the places of a call's results among its arrays.
 
-        That is what `out` stands for, and the reserve space that a forward call writes.
+        The results are the outputs, and the reserve space that a forward call writes.
         """
         operation = self.problem.operation
         places = [self._names.index(name) for name in operation.outputs or operation.writes]
@@ -670,7 +670,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> tuple[DeviceArray, ...]:
-        """Make the call with aligned copies of some operands, and bring back what it writes.
+        """Make the call with aligned copies of some operands, and copy its results back.
 
         Two operands in the same memory, as those of a call in place are, have the same copy.
         """
@@ -680,7 +680,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if self._copies is None:
             self._copies = AlignedCopies(self._handle, self._function_name(), self._resources)
         copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
-        stand_ins = list(arrays)
+        call_arrays = list(arrays)
         for name, alignment in alignments.items():
             index = self._names.index(name)
             array = arrays[index]
@@ -689,18 +689,18 @@ class OperationPlan(Plan, Generic[ResultT]):
                 copies[place] = self._copies.copy(
                     operation.argument(name), array, alignment, is_read=self._is_read(name)
                 )
-            stand_ins[index] = copies[place]
-        outputs = tuple(stand_ins[self._reads : len(self._names)])
-        reserve = stand_ins[len(self._names)] if operation.reserve else None
+            call_arrays[index] = copies[place]
+        outputs = tuple(call_arrays[self._reads : len(self._names)])
+        reserve = call_arrays[len(self._names)] if operation.reserve else None
         self.run(
-            stand_ins[: self._reads],
+            call_arrays[: self._reads],
             outputs[0] if self._writes_one else outputs,
             workspace,
             reserve,
         )
         for index in range(self._reads, len(self._names)):
-            if stand_ins[index] is not arrays[index]:
-                self._copies.bring_back(stand_ins[index], arrays[index])
+            if call_arrays[index] is not arrays[index]:
+                self._copies.bring_back(call_arrays[index], arrays[index])
         return arrays
 
     def _function_name(self) -> str:
@@ -708,14 +708,14 @@ class OperationPlan(Plan, Generic[ResultT]):
         return self.problem.operation.function
 
     def _is_read(self, name: str) -> bool:
-        """Whether a call reads what an operand holds."""
+        """Whether a call reads the values of an operand."""
         operation = self.problem.operation
         if name not in operation.writes or name in operation.caller_provided:
             return True
         return self._beta_name(name) is not None
 
     def _beta_name(self, output: str) -> str | None:
-        """Return the name of the scalar that scales what an output holds, None if it is not read."""
+        """Return the name of the factor of an output's old values; None if they are not read."""
         scalars = self.problem.operation.scalars_of(output)
         if scalars is None or not self.problem.values.get(scalars[1]):
             return None

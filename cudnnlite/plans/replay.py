@@ -15,13 +15,16 @@ from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.plans.capture import recorded, refuse_launch
 from cudnnlite.search.timing import Stopwatch
 
-MOST_GRAPHS = 8  # by addresses; the oldest is closed where there are more
-_MOST_SEEN = 64  # sets of addresses of which it is known how often they came
-_STAGING = 2  # graphs over the plan's own buffers, one for each weights
+# The most graphs of a plan over operands' own addresses.  The oldest is closed first.
+MOST_GRAPHS = 8
+# The most graphs of a plan over its own buffers: one for each address of the weights.
+_MOST_STAGED_GRAPHS = 2
+# The most sets of addresses whose losses are remembered.
+_MOST_LOSSES = 64
 
 
 class Operand(NamedTuple):
-    """Of an operand that can be staged: how large it is, and which way it is copied."""
+    """An operand that can be staged: its size, and whether a call reads it and writes it."""
 
     nbytes: int
     read: bool
@@ -29,18 +32,19 @@ class Operand(NamedTuple):
 
 
 class ReplayCosts(NamedTuple):
-    """What the ways to make a call cost, in microseconds of wall time.
+    """The costs of the ways to make a call, in microseconds of wall time.
 
     Attributes
     ----------
     eager_us : float
-        The C function itself.
+        A call of the C function itself.
     staged_us : float
-        Operands copied to the plan's buffers, the graph over these launched, results copied back.
+        A staged call: copies of the operands to the plan's buffers, the launch of a graph over
+        these, and copies of the results back.
     launched_us : float
-        A graph over the operands' own addresses launched.
+        The launch of a graph over the operands' own addresses.
     recorded_us : float
-        To record such a graph, once.
+        The recording of such a graph, once.
     """
 
     eager_us: float
@@ -49,26 +53,26 @@ class ReplayCosts(NamedTuple):
     recorded_us: float
 
 
-# where times mean nothing: staged at first, recorded when the same addresses come for the second
-# time
+# The costs where times mean nothing: a call with new addresses is staged, and recorded when they
+# come for the second time.
 _NOT_MEASURED = ReplayCosts(3.0, 2.0, 1.0, 2.0)
 
 
 class Replay(NamedTuple):
-    """What a plan with ``replay=True`` did so far: `plan.replay`.
+    """The calls of a plan with ``replay=True`` so far: `plan.replay`.
 
     Attributes
     ----------
     launched, staged, eager : int
-        How many calls were made each way: a graph over the operands themselves; one over the plan's
-        buffers, with copies; the C function.
+        How many calls launched a graph over the operands themselves, launched one over the plan's
+        buffers with copies, and called the C function.
     graphs : int
-        How many graphs are kept.
+        How many graphs the plan has.
     costs : ReplayCosts or None
-        What was measured when other addresses than the first came; None before, and on the emulated
-        device.
+        The costs, measured when other addresses than the first came; None before, and on the
+        emulated device.
     why_not : str
-        Why nothing is recorded; empty if it is.
+        Why no call is recorded; empty if calls are recorded.
     """
 
     launched: int = 0
@@ -80,20 +84,28 @@ class Replay(NamedTuple):
 
 
 class ReplayedCall(NonCopyable):
-    """A call that is launched as a graph; a plan makes it as it makes a `PreparedCall`.
+    """A call that is launched as a graph; a plan calls it like a `PreparedCall`.
 
-    The first call is made as it is, and then recorded for its addresses.  With other addresses it
-    is made in the way that is cheapest for addresses that never come again (measured once, on
-    buffers of its own: as it is, or staged), until what that cost more than a launch would have
-    paid for recording them too.
+    The first call is eager: it calls the C function.  Then it is recorded for its addresses.  Calls
+    with other addresses are eager or staged: whichever is cheaper, measured once on buffers of this
+    object.  Each of them loses time against a launch.  When the calls with the same addresses have
+    lost the time of a recording, these addresses are recorded too.
 
-    `operands` is what can be staged, by the header's names, if anything; other addresses belong to
-    what seldom changes. `waits`: already the first addresses have to come twice before they are
-    recorded.
+    Parameters
+    ----------
+    handle : Handle
+        The handle of the calls.
+    prepared : PreparedCall
+        The call.
+    operands : mapping of str to Operand
+        The operands that can be staged, by the header's names; empty if none can.  The other
+        addresses seldom change.
+    waits : bool
+        Whether the first addresses too must come twice before they are recorded.
     """
 
     _instead_of_copy = "it belongs to a plan"
-    check = None  # what is called does that
+    check = None  # `function` raises errors itself
     arguments: tuple[()] = ()
 
     def __init__(
@@ -110,19 +122,19 @@ class ReplayedCall(NonCopyable):
         self._over_buffers: dict[tuple[int, ...], Any] = {}
         self._buffers: dict[str, int] = {}
         self._last_stream: Any = None
-        # By addresses: which part of the cost of a recording calls with them have lost so far.
-        self._worth: dict[tuple[int, ...], float] = {}
+        # The part of the cost of a recording that calls have lost so far, by their addresses.
+        self._losses: dict[tuple[int, ...], float] = {}
         self._waits = waits
         self._recorded_us = 0.0
         self._costs = _NOT_MEASURED
         self._measured: ReplayCosts | None = None
-        self._stages = True  # whether that was found to be cheaper
+        self._staging_pays = True  # whether staged calls are cheaper than eager ones
         self._why_not = ""
         self._launched = self._staged = self._eager = 0
 
     @property
     def state(self) -> Replay:
-        """What was done so far."""
+        """The calls and graphs so far."""
         graphs = len(self._graphs) + len(self._over_buffers)
         return Replay(
             self._launched, self._staged, self._eager, graphs, self._measured, self._why_not
@@ -133,19 +145,19 @@ class ReplayedCall(NonCopyable):
         self._addresses, self._key = addresses, tuple(addresses.values())
         self._graph = self._graphs.get(self._key)
         if self._graph is None:
-            self._set_addresses(addresses)  # An address that is not aligned is refused here.
+            self._set_addresses(addresses)  # It refuses an address that is not aligned.
 
     def function(self) -> None:
-        """Make the call on the handle's stream, in one way or another."""
+        """Make the call on the handle's stream: launch a graph, or call with new addresses."""
         if observer.current.needs_each_call:
-            self._call_as_it_is(self._addresses)
+            self._call_eagerly(self._addresses)
             return
         stream, device = self._handle.stream, self._device
         # Asking CUDA takes as long as the launch.
         may_be_captured = stream is not device.unrecordable or device.stand_ins
         if may_be_captured and device.is_capturing(stream):
-            # No graph can be launched into another.
-            self._call_as_it_is(self._addresses)
+            # A graph cannot be launched into another one.
+            self._call_eagerly(self._addresses)
         elif self._graph is not None:
             try:
                 self._graph.launch(stream)
@@ -173,7 +185,7 @@ class ReplayedCall(NonCopyable):
         self._over_buffers.clear()
         self._resources.close()
 
-    def _call_as_it_is(self, addresses: Mapping[str, int]) -> None:
+    def _call_eagerly(self, addresses: Mapping[str, int]) -> None:
         if addresses is not self._prepared_addresses:
             self._set_addresses(addresses)
         prepared = self._prepared
@@ -181,14 +193,14 @@ class ReplayedCall(NonCopyable):
             prepared.check(status)
 
     def _set_addresses(self, addresses: Mapping[str, int]) -> None:
-        # An interrupt in `replace` must not leave addresses that nobody knows of.
+        # After an interrupt in `replace`, the addresses are unknown.
         self._prepared_addresses = None
         self._prepared.replace(**addresses)
         self._prepared_addresses = addresses
 
     def _call_with_new_addresses(self, stream: object) -> None:
         if not self._graphs or self._why_not:
-            self._call_as_it_is(self._addresses)
+            self._call_eagerly(self._addresses)
             self._eager += 1
             if not (self._waits or self._why_not):
                 self._graph = self._record_graph(
@@ -197,51 +209,56 @@ class ReplayedCall(NonCopyable):
             self._waits = False
             return
         graph = self._graph_over_buffers(stream)
-        costs, lost = self._costs, 0.5  # without a measurement, what comes twice is recorded
+        costs = self._costs
+        loss = 0.5  # without a measurement, addresses that come twice are recorded
         if graph is not None:
             self._call_staged(stream, graph, self._addresses)
             self._staged += 1
-            lost = (costs.staged_us - costs.launched_us) / costs.recorded_us
+            loss = (costs.staged_us - costs.launched_us) / costs.recorded_us
         else:
-            self._call_as_it_is(self._addresses)
+            self._call_eagerly(self._addresses)
             self._eager += 1
             if self._measured is not None:
-                lost = (costs.eager_us - costs.launched_us) / costs.recorded_us
-        if self._is_worth(self._key, lost):
+                loss = (costs.eager_us - costs.launched_us) / costs.recorded_us
+        if self._pays_to_record(self._key, loss):
             self._graph = self._record_graph(self._graphs, self._key, self._addresses, MOST_GRAPHS)
 
-    def _is_worth(self, key: tuple[int, ...], lost: float) -> bool:
-        """Add the part of a recording's cost that a call lost; tell whether all is lost now."""
-        lost += self._worth.pop(key, 0.0)
-        if lost < 1:
-            self._worth[key] = lost
-            if len(self._worth) > _MOST_SEEN:
-                del self._worth[next(iter(self._worth))]
-        return lost >= 1
+    def _pays_to_record(self, key: tuple[int, ...], loss: float) -> bool:
+        """Add a call's loss to those before; return whether they reach the cost of a recording.
+
+        `loss` is a fraction of that cost.
+        """
+        total_loss = self._losses.pop(key, 0.0) + loss
+        if total_loss >= 1:
+            return True
+        self._losses[key] = total_loss
+        if len(self._losses) > _MOST_LOSSES:
+            del self._losses[next(iter(self._losses))]
+        return False
 
     def _record_graph(
         self,
         graphs: dict[tuple[int, ...], Any],
         key: tuple[int, ...],
         addresses: Mapping[str, int],
-        most: int,
+        most_graphs: int,
     ) -> Any:
-        """Record the call with these addresses and keep the graph; None where that is refused."""
+        """Record the call with these addresses in `graphs`; return the graph, None if refused."""
         start = time.perf_counter()
         try:
             with recorded(self._handle) as recorder:
-                self._call_as_it_is(addresses)
+                self._call_eagerly(addresses)
         except (CudnnError, CaptureError) as error:
             self._why_not = str(error)
             return None
-        if len(graphs) >= most:
+        if len(graphs) >= most_graphs:
             graphs.pop(next(iter(graphs))).close()
         graphs[key] = recorder.graph
         self._recorded_us = self._recorded_us or (time.perf_counter() - start) * 1e6
         return recorder.graph
 
     def _graph_over_buffers(self, stream: object) -> Any:
-        """Return the graph over the plan's buffers and what is not staged; None if none is."""
+        """Return the graph over the plan's buffers and the other addresses; None if not staged."""
         costs = self._costs
         key = tuple(
             bool(value) if name in self._operands else value
@@ -257,15 +274,15 @@ class ReplayedCall(NonCopyable):
                 self._give_buffers_back()
                 self._operands = {}
                 return None
-        elif not self._is_worth(key, (costs.eager_us - costs.staged_us) / costs.recorded_us):
+        elif not self._pays_to_record(key, (costs.eager_us - costs.staged_us) / costs.recorded_us):
             return None
         on_buffers = self._addresses | {
             name: self._buffers[name] for name in self._operands if self._addresses[name]
         }
-        graph = self._record_graph(self._over_buffers, key, on_buffers, _STAGING)
+        graph = self._record_graph(self._over_buffers, key, on_buffers, _MOST_STAGED_GRAPHS)
         if graph is not None and self._measured is None and self._device.has_real_timing:
             self._measure(stream, graph, on_buffers)
-        if self._stages:
+        if self._staging_pays:
             return graph
         self._give_buffers_back()
         self._operands = {}
@@ -273,12 +290,12 @@ class ReplayedCall(NonCopyable):
 
     def _allocate(self, nbytes: int, stream: object, stack: ExitStack) -> int:
         buffer = self._device.allocate(nbytes, stream)
-        stack.callback(lambda: buffer.close(self._last_stream))  # behind the call that used it last
+        stack.callback(lambda: buffer.close(self._last_stream))  # after its last call
         return int(buffer.handle)
 
     def _call_staged(self, stream: Any, graph: Any, addresses: Mapping[str, int]) -> None:
         if self._last_stream is not None and self._last_stream is not stream:
-            stream.wait(self._last_stream)  # It may still be at work on the buffers.
+            stream.wait(self._last_stream)  # The last stream may still use the buffers.
         self._last_stream = stream
         copies = [
             (operand, addresses[name], self._buffers[name])
@@ -294,33 +311,34 @@ class ReplayedCall(NonCopyable):
                 self._device.copy_within(address, buffer, operand.nbytes, stream)
 
     def _measure(self, stream: Any, graph: Any, over_buffers: dict[str, int]) -> None:
-        """Measure the ways to make a call, on buffers of the plan; waits for the stream."""
+        """Measure the ways to make a call, on buffers of the plan, and wait for the stream."""
         with ExitStack() as stack:
             try:
-                elsewhere = self._allocate(
+                other_buffer = self._allocate(
                     max(operand.nbytes for operand in self._operands.values()), stream, stack
                 )
-            except DeviceMemoryError:  # another time
+            except DeviceMemoryError:  # a later call measures them
                 return
-            others = {name: elsewhere for name in self._operands if over_buffers[name]}
+            other_addresses = {name: other_buffer for name in self._operands if over_buffers[name]}
             ways: list[Callable[[], object]] = [
-                lambda: self._call_as_it_is(over_buffers),
-                lambda: self._call_staged(stream, graph, over_buffers | others),
+                lambda: self._call_eagerly(over_buffers),
+                lambda: self._call_staged(stream, graph, over_buffers | other_addresses),
                 lambda: graph.launch(stream),
             ]
             stopwatch = Stopwatch(self._device, stream, self._handle.timing)
             calls = stopwatch.calls(ways, [stopwatch.first(way) for way in ways])
         eager, staged, launched = calls
-        # what lies close together is decided by the host's time, to which the plan's own checks are
-        # added
-        near = self._handle.timing.close
-        if near * staged.call_us >= eager.call_us:
-            self._stages = staged.call_us < near * eager.call_us and staged.host_us < eager.host_us
-        us = (eager.call_us, staged.call_us, launched.call_us, self._recorded_us)
-        self._costs = self._measured = ReplayCosts(*us)
+        # If both take nearly the same time, the host's time decides: the plan's checks add to it.
+        tie_ratio = self._handle.timing.close
+        if tie_ratio * staged.call_us >= eager.call_us:
+            is_tied = staged.call_us < tie_ratio * eager.call_us
+            self._staging_pays = is_tied and staged.host_us < eager.host_us
+        self._costs = self._measured = ReplayCosts(
+            eager.call_us, staged.call_us, launched.call_us, self._recorded_us
+        )
 
 
 def parse_replay(replay: object) -> bool:
-    """Return whether a plan should replay; ArgumentError if that is not what is said."""
+    """Return whether a plan should replay; ArgumentError unless that is True or False."""
     chosen: bool = one_of(replay, "replay", True, False)
     return chosen

@@ -1,4 +1,4 @@
-"""`TrialCall`: a plan's call while tuning in real calls lets candidates take turns."""
+"""`TrialCall`: the call of a plan that tunes in real calls, in which candidates take turns."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ class _Sample(NamedTuple):
 
 
 class CallTimer:
-    """Times runs of a race's candidates by events that nobody waits for."""
+    """Times the runs of a race's candidates by events, without waiting for them."""
 
     def __init__(self, device: Device, race: Race) -> None:
-        self._device, self._race = device, race
+        self._device = device
+        self._race = race
         self._samples: list[_Sample] = []
 
     @property
@@ -56,14 +57,14 @@ class CallTimer:
     def timing(
         self, index: int, stream: Any, *, is_first: bool = False, runs: int = 1
     ) -> Iterator[None]:
-        """Time the runs of a candidate that are enqueued on a stream in the block, unless it fails."""
+        """Time a candidate's runs, which the block enqueues on a stream, if the block succeeds."""
         start = self._device.record_event(stream)
         yield
         end = self._device.record_event(stream)
         self._samples.append(_Sample(index, is_first, runs, start, end))
 
     def collect(self) -> None:
-        """Give the race the times of those runs that have ended."""
+        """Pass the times of the runs that have ended to the race."""
         for sample in list(self._samples):
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
@@ -87,20 +88,20 @@ class Candidates(Iterator[AlgorithmResult], Protocol):
 class TrialCall(NonCopyable):
     """The call of a plan whose candidates take turns in the user's calls.
 
-    The plan calls it like a `PreparedCall`.  Each call runs one candidate over the user's operands,
-    and has the right result whichever that is.  When the race is over, the plan takes over the call
+    The plan calls it like a `PreparedCall`.  Each call runs one candidate over the user's operands;
+    the result is right with every candidate.  When the race is over, the plan takes over the call
     of the winner, and this object is not called any more.
 
-    A candidate that needs more workspace than the plan's first choice has memory of its own for the
-    time of its run.  While a CUDA graph is recorded or calls are traced, and if operands are not
-    aligned, no candidate is tried, and the race's first one runs.
+    A candidate that needs more workspace than the plan's first choice has memory of its own during
+    its run.  While a CUDA graph is recorded or calls are traced, and if operands are not aligned,
+    calls run the race's first candidate and try no other.
 
     Parameters
     ----------
     plan : OperationPlan
-        A prepared plan.  Its call is that of the race's first candidate.
+        A prepared plan, which calls the race's first candidate.
     race : Race
-        The race; several plans of one problem may have the same one.
+        The race.  Several plans of one problem may share it.
     candidates : Candidates
         The further candidates.  They are closed when the race is over, and with the plan.
     finish : callable
@@ -109,11 +110,11 @@ class TrialCall(NonCopyable):
     Attributes
     ----------
     leased : int
-        The bytes of the handle's workspace that a call has; a candidate that needs more has its own.
+        The bytes of the handle's workspace that a call may use.
     """
 
     _instead_of_copy = "it belongs to a plan"
-    check = None  # what is called does that
+    check = None  # `function` raises errors itself
     arguments: tuple[()] = ()
 
     def __init__(
@@ -125,15 +126,18 @@ class TrialCall(NonCopyable):
     ) -> None:
         # The plan owns this object; a strong reference would be a cycle.
         self._plan = weakref.ref(plan)
-        self._handle, self._device = plan._handle, plan._handle.device
+        self._handle = plan._handle
+        self._device = plan._handle.device
         self._first_call: Any = plan._prepared
-        self._race, self._candidates, self._finish = race, candidates, finish
+        self._race = race
+        self._candidates = candidates
+        self._finish = finish
         self._timer = CallTimer(self._device, race)
-        # The plans of other candidates than the first, by their places in the race.
+        # The plans of all candidates but the first, by their indices in the race.
         self._plans: dict[int, OperationPlan[Any]] = {}
         self._addresses: dict[str, int] = {}
         self.leased = plan.choice.workspace
-        # The end of the last run that was not timed.  Nothing is closed before.
+        # The end of the last run that was not timed.  No plan is closed before it.
         self._untimed_end: Any = None
         plan._resources.callback(self.close)
 
@@ -158,7 +162,7 @@ class TrialCall(NonCopyable):
         turn = self._next_turn()
         self._close_losers()
         if turn is None:
-            # Nothing of earlier calls runs, so that the other candidates may be closed.
+            # If the device has done all earlier runs, the other candidates may be closed.
             may_settle = self._has_ended and not self._timer.pending
             self._run_leader(stream)
             if self._race.winner is not None and may_settle:
@@ -186,7 +190,7 @@ class TrialCall(NonCopyable):
         return may_run_twice(plan, self._addresses)
 
     def _run_first(self) -> None:
-        """Run the candidate that calls run without a race."""
+        """Run the race's first candidate, the plan's own choice."""
         self._first_call.replace(**self._addresses)
         call_prepared(self._first_call)
 
@@ -224,9 +228,9 @@ class TrialCall(NonCopyable):
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
         """Run a candidate, and time it.
 
-        A candidate that may run again runs once untimed, and then `turn.repeats` times between two
-        events.  The repeats are enqueued while the device does the first run, so that their time has
-        no part of the host's.
+        If the call may be repeated, the candidate runs once untimed, and then `turn.repeats` times
+        between two events.  The device does the first run while the repeats are enqueued, so their
+        time does not include the host's.
         """
         if not self._is_repeatable:
             with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):
@@ -274,7 +278,7 @@ class TrialCall(NonCopyable):
         return end is None or self._device.elapsed_between(end, end) is not None
 
     def _close_losers(self) -> None:
-        """Close the plans of the candidates that will not run any more, and do not run now."""
+        """Close the plans of excluded candidates that do not run now."""
         if not self._has_ended:
             return
         pending = self._timer.pending
@@ -295,7 +299,7 @@ class TrialCall(NonCopyable):
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, winner, error)
                 return
-        if len(self._race.runners) == 1:  # there was nothing to choose from
+        if len(self._race.runners) == 1:  # there was no other candidate
             plan._change_call(self._first_call, plan.choice)
             self.close()
             return
@@ -311,7 +315,7 @@ class TrialCall(NonCopyable):
 
 
 def exclude(race: Race, index: int, error: Exception) -> None:
-    """Take a candidate that failed out of a race, and log why."""
+    """Exclude a candidate that failed from a race, and log why."""
     log.info("%s is not tried any more in real calls: %s", named(race.runners[index].row), error)
     is_transient = isinstance(error, DeviceMemoryError)
     race.exclude(index, str(error), is_transient=is_transient)
@@ -338,7 +342,7 @@ def may_run_twice(plan: OperationPlan[Any], addresses: Mapping[str, int]) -> boo
 
 
 def call_prepared(prepared: Any) -> None:
-    """Run what a plan runs, and raise the error of its status."""
+    """Make the prepared call of a plan, and raise the error of its status."""
     status = prepared.function(*prepared.arguments)
     if status:
         prepared.check(status)

@@ -11,7 +11,7 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 
-# The most samples of a candidate: the noise of their least is small enough.
+# The most samples of a candidate: the least of three has little noise.
 _MOST_SAMPLES = 3
 # Times up to this multiple of the least are taken as equal; then the workspace decides.
 _TIE_RATIO = 1.01
@@ -30,8 +30,8 @@ _NO_CANDIDATES: Iterator[AlgorithmResult] = iter(())
 class Turn(NamedTuple):
     """The candidate that a call runs, by its index.
 
-    If `is_first`, this candidate has not run before, so that its kernels are perhaps loaded now.
-    A call that may run it again does so `repeats` times at once, and these runs are timed.
+    If `is_first`, this candidate has not run before, and its run may load kernels.  If the call may
+    repeat the candidate, it runs it `repeats` times and times these runs.
     """
 
     candidate: int
@@ -60,20 +60,20 @@ class Runner:
 
 
 def identity_of(row: AlgorithmResult) -> tuple[object, ...]:
-    """Return what tells candidates apart."""
+    """Return the fields that distinguish candidates."""
     return row.algorithm, row.math_type, row.layout
 
 
 class Race:
     """Lets candidates take turns in the calls of a program, until the fastest is known.
 
-    Those that it is made with take turns first.  The caller may have further ones, and a call asks
-    for the next of them when it is about to try one.
+    The candidates of `rows` take turns first.  The caller may have further ones; a call reads the
+    next of them when it is about to try one.
 
-    Each candidate's first run may load kernels.  Its time is an upper bound: as long as that is the
-    least of all, the candidate needs no other run, and no candidate is given up because of it.  A
-    candidate whose next run takes clearly longer than the best is out.  Those close to the best run
-    again.  A call that repeats its candidate at once does not time the first run.
+    Each candidate's first run may load kernels, so its time is an upper bound.  While this bound is
+    the least of all times, the candidate needs no other run.  No candidate is excluded because of
+    its bound.  A candidate whose next run takes clearly longer than the best is excluded.  Those
+    close to the best run again.  A call that repeats its candidate does not time the first run.
 
     Parameters
     ----------
@@ -147,15 +147,15 @@ class Race:
     ) -> Turn | None:
         """Return the candidate that the next call runs; None if it runs the leader.
 
-        If nobody needs another run, and no time is pending, the leader becomes the winner.
+        If no candidate needs another run, and no time is pending, the leader becomes the winner.
 
         Parameters
         ----------
         pending : collection of int
             The indices of the candidates whose last run is not timed yet.
         candidates : iterator of AlgorithmResult
-            Further candidates, the likely ones first; those that the race has are passed over.  It
-            may raise any error, which ends this call's turn, and be asked again by the next call.
+            Further candidates, the likely ones first; those that the race has are skipped.  It may
+            raise any error, which ends this call's turn.  The next call reads from it again.
         """
         if self.winner is not None:
             return None
@@ -193,24 +193,26 @@ class Race:
     ) -> int | None:
         """Return the first candidate that has no time yet, unless the last calls have begun."""
         leader = self.leader
-        # Those that ran once need another run, for which calls are left.
-        owed = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
-        calls_left = self._timing.real_calls - self.calls - owed
+        # Each candidate that ran once, untimed, needs one more call.
+        num_second_runs = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
+        calls_left = self._timing.real_calls - self.calls - num_second_runs
         may_try_new = calls_left > self._timing.confirming_calls
         for index, runner in enumerate(self.runners):
             if runner.times_ms or runner.why_out or index in pending:
                 continue
             if index == leader and runner.first_ms < inf:
                 continue
-            if not runner.runs and (not may_try_new or self._is_of_slow_engine(runner)):
-                continue
+            if not runner.runs:
+                may_start_new = may_try_new and not self._is_of_slow_engine(runner)
+                if not may_start_new:
+                    continue
             return index
         return self._next_new(candidates) if may_try_new else None
 
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
         """Return the next further candidate, which joins the race; None if there is none.
 
-        None too if the latest ones were so slow that the rest, which is less likely, is left out.
+        None too if the latest ones were so slow that the rest, less likely still, is not read.
         """
         while not self._rest_is_slow:
             try:
@@ -265,47 +267,47 @@ class Race:
             for index, runner in enumerate(self.runners)
             if runner.ms < inf and not self.is_out(index) and self._is_close(runner)
         ]
-        needy = [
+        undersampled = [
             index
             for index in close
             if index not in pending and len(self.runners[index].times_ms) < _MOST_SAMPLES
         ]
-        if len(close) < 2 or not needy:
+        if len(close) < 2 or not undersampled:
             return None
-        return min(needy, key=lambda index: len(self.runners[index].times_ms))
+        return min(undersampled, key=lambda index: len(self.runners[index].times_ms))
 
     def _is_close(self, runner: Runner) -> bool:
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
         return runner.ms <= ratio * self.best_ms
 
     def record(self, index: int, ms: float, *, is_first: bool) -> None:
-        """Take the time of a run."""
+        """Record the time of a run."""
         runner = self.runners[index]
         if is_first:
             runner.first_ms = ms
-        # Loading never takes that long: such a candidate is slow itself.
+        # Loading never takes longer than `loading_ms`: such a candidate is slow itself.
         is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
         if is_slow or not is_first:
             runner.times_ms.append(ms)
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:
-        """Take a candidate that failed out of the race; another one may win then."""
+        """Exclude a candidate that failed; if it was the winner, the race goes on."""
         runner = self.runners[index]
         runner.why_out, runner.is_transient = why, is_transient
         if self.winner == index:
             self.winner = None
 
     def rows(self) -> list[AlgorithmResult]:
-        """Return the candidates with their times: the winner or leader first, unusable ones last."""
-        first = self.leader
+        """Return the candidates with their times: the winner or leader first, failed ones last."""
+        leader = self.leader
         order = sorted(range(len(self.runners)), key=lambda index: self.runners[index].ms)
-        rows = [_row_of(self.runners[index]) for index in order if index != first]
+        rows = [_row_of(self.runners[index]) for index in order if index != leader]
         usable = [row for row in rows if row.ok]
         unusable = [row for row in rows if not row.ok]
-        winner = _row_of(self.runners[first])
-        if not winner.ok:  # nothing was timed: calls go on as without a race
-            winner = self.runners[first].row
-        return [winner, *usable, *unusable]
+        first_row = _row_of(self.runners[leader])
+        if not first_row.ok:  # nothing was timed: calls go on as without a race
+            first_row = self.runners[leader].row
+        return [first_row, *usable, *unusable]
 
 
 def _row_of(runner: Runner) -> AlgorithmResult:

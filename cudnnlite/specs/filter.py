@@ -41,7 +41,7 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
         ``(K, C / groups, *taps)``: output channels, input channels of one group, filter height and
         width; rank 3 to 5 (6 to 8 are cuDNN's to refuse).
     dtype : DataType or str or numpy dtype
-        Such as "float32".
+        The data type, such as "float32".
     layout : str, optional
         "NCHW" (in memory K, C, height, width) or "NHWC" (K, height, width, C), "NCHW_VECT_C", or
         the names of other ranks.
@@ -144,17 +144,17 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
         return vector_length(self.dtype)
 
     def native(self) -> tuple[int, ...]:
-        """Return the dims that are passed to cuDNN: of rank 4 at least, a 1-D filter one tap high."""
+        """Return the dims that are passed to cuDNN: rank 4 or more, a 1-D filter one tap high."""
         return pad_to_rank_4(self.shape, filler=1)
 
 
 def as_tensor(spec: TensorSpec | FilterSpec) -> TensorSpec:
-    """Return a spec, a filter's as that of the tensor which holds it."""
+    """Return a tensor's spec as it is, and a filter's as that of the tensor which holds it."""
     return spec.tensor if isinstance(spec, FilterSpec) else spec
 
 
-def is_as(array: TensorSpec, expected: TensorSpec | FilterSpec) -> bool:
-    """Tell whether an array matches a spec; one tap or one channel fits either format of filters."""
+def matches_spec(array: TensorSpec, expected: TensorSpec | FilterSpec) -> bool:
+    """Return whether an array matches a spec; one tap or one channel fits both filter formats."""
     if not isinstance(expected, FilterSpec):
         return array == expected
     has_same_values = array.shape == expected.shape and array.dtype == expected.dtype

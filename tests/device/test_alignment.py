@@ -206,7 +206,7 @@ def test_a_recorded_graph_has_no_copies(handle: dnn.Handle, dy_host: Any) -> Non
     dy, out = place(handle, dy_host, 4), handle.empty((1, 16, 1, 1))
     dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
     with (
-        pytest.raises(dnn.CaptureError, match=r"dy begins at .*bring aligned memory"),
+        pytest.raises(dnn.CaptureError, match=r"dy begins at .*pass aligned memory"),
         dnn.capture(handle),
     ):
         dnn.convolution_backward_bias(handle, dy, out=out)

@@ -424,12 +424,12 @@ JOINT = "projection of q, k, v"
 def give_layout_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the emulated device have weights where cuDNN 9.19 has them, one behind the other."""
 
-    def offsets(spec: dnn.AttentionSpec) -> tuple[dict[str, int], int]:
+    def offsets(spec: dnn.AttentionSpec) -> emulated_attention.WeightOffsets:
         places, offset = {}, 0
         for name, shape in spec.weight_shapes().items():
             places[name] = offset
             offset += int(np.prod(shape)) * itemsize(spec.dtype)
-        return places, offset
+        return emulated_attention.WeightOffsets(places, offset)
 
     orders = {"wq": (2, 0, 1), "wk": (2, 0, 1), "wv": (2, 0, 1), "wo": (0, 2, 1)}
     monkeypatch.setattr(emulated_attention, "weight_offsets", offsets)

@@ -1,15 +1,19 @@
-"""What a one-line call costs the host, beside PyTorch's call that does the same.
+"""Measure the host time of one-line calls, beside PyTorch's calls that do the same.
 
     python -m tools.benchmarks.one_line [--markdown] [--calls CALLS]
 
-Fourteen operations on 1x16x14x14, each with a new result: of our own arrays, of PyTorch's tensors,
-and PyTorch's function.  Beside them what no package that calls cuDNN by ctypes can do without: the
-C function alone, by ctypes with prepared arguments, and new memory for the results.  Their sum
-over PyTorch's time is the column "floor".  Then what operands of PyTorch, CuPy and JAX cost a plan beside ours, and
-beside the fastest of the protocols of their library (the output beside JAX's operands is PyTorch's,
-and is taken off), and what new arrays cost.  All contenders run in one process, in
-rounds of shuffled order; the median counts.  With ``--calls`` so many calls are made of PyTorch's
-tensors of 100 shapes, new and freed, and the growth of memory is told.
+The first table has fourteen operations, most of them on 1x16x14x14, each with a new result.  Each
+is called with our own arrays, with PyTorch's tensors, and as PyTorch's function.  Two more columns
+have the costs that no package can avoid if it calls cuDNN by ctypes: the C function alone, with
+prepared arguments, and new memory for the results.  The column "floor" is their sum, divided by
+PyTorch's time.
+
+The second table has plans with operands of PyTorch, CuPy and JAX, and new arrays.  The third has
+the cost of one operand of each library beyond ours, and beyond the library's fastest protocol.
+Beside JAX's operands the output is PyTorch's; its cost is subtracted.
+
+All calls run in one process, in rounds of shuffled order; a figure is the median of the rounds.
+With ``--calls`` this many calls take new tensors of 100 shapes; the growth of memory is printed.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 
 CALLS, ROUNDS = 200, 21
 SHAPE, FILTER = (1, 16, 14, 14), (16, 16, 3, 3)
-# Rows of a layer normalisation, as graphs have them.
+# The shape of a layer normalisation's input: 64 rows of 256 values.
 ROWS = (64, 256, 1, 1)
 Call = Callable[[], object]
 
@@ -200,7 +204,7 @@ class BareCall:
 
 
 def argument_of_c(kind: Any, value: Any) -> Any:
-    """Return an argument as an object of ctypes, which a call does not convert any more."""
+    """Return an argument as an object of ctypes, which calls need not convert."""
     if issubclass(kind, ctypes._SimpleCData):
         return kind(value)
     return ctypes.c_void_p(value)  # the address of a structure or an array
@@ -209,20 +213,20 @@ def argument_of_c(kind: Any, value: Any) -> Any:
 def bare_calls(stack: ExitStack) -> dict[str, BareCall]:
     """Return the bare call of each operation, by its name.
 
-    They have a handle of their own: other calls of its plans would write other addresses into the
-    variant packs.
+    They have a handle of their own: other calls of the handle's plans would write other addresses
+    into the variant packs.
     """
     handle = stack.enter_context(dnn.Handle("cuda", stream=torch.cuda.current_stream()))
     one_lines = {}
     for name, (function, tensors, _) in operations(handle, stack).items():
         one_lines[name] = partial(function, *map(handle.array, tensors))
     for one_line in one_lines.values():
-        one_line()  # The workspace grows to what the largest call needs, and stays where it is.
+        one_line()  # The workspace grows to its final size, and is not moved afterwards.
     return {name: BareCall(handle, one_line) for name, one_line in one_lines.items()}
 
 
 def medians(calls: dict[Any, Call]) -> dict[Any, float]:
-    """Return the microseconds of each call: the host's, with an idle GPU."""
+    """Return the host time of each call in microseconds, on an idle GPU."""
     samples: dict[Any, list[float]] = {name: [] for name in calls}
     order = list(calls)
     shuffle = random.Random(0).shuffle
@@ -257,7 +261,7 @@ def print_operations(handle: dnn.Handle, *, markdown: bool) -> None:
         for name, (function, tensors, torch_call) in table.items():
             arrays = [handle.array(tensor) for tensor in tensors]
             calls[name, "ours"] = lambda function=function, arrays=arrays: function(*arrays)
-            calls[name, "tensors"] = lambda function=function, given=tensors: function(*given)
+            calls[name, "tensors"] = lambda function=function, tensors=tensors: function(*tensors)
             calls[name, "torch"] = torch_call
         for name, bare in bare_calls(stack).items():
             calls[name, "C alone"] = bare.enqueue
@@ -316,26 +320,28 @@ def print_arrays(handle: dnn.Handle, *, markdown: bool) -> None:
 
 
 def print_operands(times: dict[str, float], *, markdown: bool) -> None:
-    """Print what an operand of each library costs a plan more than one of ours."""
+    """Print the cost of an operand of each library beyond that of our own."""
     print_row("an operand, us", "more", "protocol", "beyond", markdown=markdown)
-    more = {}
+    extra_us = {}
     for name in ("PyTorch", "CuPy", "JAX"):
         if f"plan of {name}'s arrays" not in times:
             continue
-        all_more = times[f"plan of {name}'s arrays"] - times["plan of ours"]
+        all_operands_us = times[f"plan of {name}'s arrays"] - times["plan of ours"]
         if name == "JAX":
-            more[name] = (all_more - more["PyTorch"]) / 2
+            extra_us[name] = (all_operands_us - extra_us["PyTorch"]) / 2
         else:
-            more[name] = all_more / 3
-        protocol = min(
+            extra_us[name] = all_operands_us / 3
+        protocol_us = min(
             value for row, value in times.items() if row.startswith(f"{name}'s protocol")
         )
-        print_row(name, more[name], protocol, more[name] - protocol, markdown=markdown)
+        print_row(
+            name, extra_us[name], protocol_us, extra_us[name] - protocol_us, markdown=markdown
+        )
 
 
 def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> dict[str, Call]:
-    """Return calls of a plan of CuPy's and JAX's arrays, and what each library's protocols cost."""
-    address = torch.cuda.current_stream().cuda_stream or 1  # as DLPack has the default stream
+    """Return calls of a plan with CuPy's and JAX's arrays, and of each library's protocols."""
+    address = torch.cuda.current_stream().cuda_stream or 1  # DLPack's number of the default stream
     tensor = tensors[0]
     calls: dict[str, Call] = {
         "PyTorch's protocol, a capsule": lambda: tensor.__dlpack__(stream=address),
@@ -371,7 +377,7 @@ def calls_of_other_libraries(plan: Any, tensors: tuple[torch.Tensor, ...]) -> di
 
 
 def call_often(handle: dnn.Handle, count: int) -> None:
-    """Call with new tensors of 100 shapes, and print by how much memory grew."""
+    """Call with new tensors of 100 shapes, and print the growth of memory."""
     shapes = [(1, 2, 3 + number % 10, 4 + number // 10) for number in range(100)]
 
     def call_rounds(rounds: int) -> None:

@@ -24,7 +24,7 @@ from cudnnlite.problems import convolution_backward
 from cudnnlite.problems.convolution import DEFAULT_CONV
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor, is_as
+from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.specs.layout import parse_shape
 
 
@@ -481,5 +481,5 @@ def _check_out(
             raise ArgumentError(
                 f"out is {out_spec}; the result is as {argument} says, {spec.shape}"
             )
-    elif not is_as(as_tensor(out_spec), spec):
+    elif not matches_spec(as_tensor(out_spec), spec):
         raise ArgumentError(f"out is {out_spec}; the result is as {argument} says, {spec}")

@@ -203,8 +203,8 @@ def gradient_graph(
     if is_one_matrix and prod(product.batch) > 1:
         axis = _shared_axis(side)
         first, second = ("dy", "b") if side == "a" else ("a", "dy")
-        left = product.joined(first, axis, is_left=True)
-        right = product.joined(second, axis, is_left=False)
+        left = product.join_batch(first, axis, is_left=True)
+        right = product.join_batch(second, axis, is_left=False)
     elif side == "a":
         left, right = product.matrices("dy"), graph.transposed(product.matrices("b"))
     else:

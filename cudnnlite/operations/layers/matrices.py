@@ -26,7 +26,7 @@ class MatrixGraph:
     Attributes
     ----------
     graph : Graph
-        To which the methods add tensors and operations.
+        The graph to which the methods add tensors and operations.
     batch : tuple of int
         The sizes of the result's axes before its rows and columns.
 
@@ -35,12 +35,12 @@ class MatrixGraph:
     specs : mapping of str to TensorSpec
         All operands.
     first, second : str
-        Which of them are multiplied.
+        The names of the operands that are multiplied.
 
     Raises
     ------
     ArgumentError
-        They are no matrices, their batches do not fit together, or their types differ.
+        An operand is no matrix, or the batches or types do not fit together.
     """
 
     def __init__(self, specs: Mapping[str, TensorSpec], first: str, second: str) -> None:
@@ -51,16 +51,16 @@ class MatrixGraph:
                 raise ArgumentError(
                     f"{name} has shape {specs[name].shape}; needed: (..., rows, columns)"
                 )
-        one, other = specs[first], specs[second]
-        both_float8 = one.dtype in FLOAT8 and other.dtype in FLOAT8
-        if other.dtype != one.dtype and not both_float8:
-            raise ArgumentError(mixed_types(second, other.dtype, first, one.dtype))
+        first_spec, second_spec = specs[first], specs[second]
+        both_float8 = first_spec.dtype in FLOAT8 and second_spec.dtype in FLOAT8
+        if second_spec.dtype != first_spec.dtype and not both_float8:
+            raise ArgumentError(mixed_types(second, second_spec.dtype, first, first_spec.dtype))
         try:
-            self.batch = tuple(np.broadcast_shapes(one.shape[:-2], other.shape[:-2]))
+            self.batch = tuple(np.broadcast_shapes(first_spec.shape[:-2], second_spec.shape[:-2]))
         except ValueError:
             raise ArgumentError(
-                f"{second} has shape {other.shape}; needed beside {first} of shape {one.shape}: "
-                "batches that are equal, or 1"
+                f"{second} has shape {second_spec.shape}; needed beside {first} of shape "
+                f"{first_spec.shape}: batches that are equal, or 1"
             ) from None
         self.tensors = {
             name: self.graph.input(name, spec.shape, spec.dtype, spec.strides)
@@ -84,13 +84,13 @@ class MatrixGraph:
         ((size, stride),) = axes
         return self.graph.view(tensor, (size, *sizes), (stride, *strides))
 
-    def joined(self, name: str, axis: int, *, is_left: bool) -> GraphTensor:
-        """Return the matrices of an operand as one, side by side along an axis: a view.
+    def join_batch(self, name: str, axis: int, *, is_left: bool) -> GraphTensor:
+        """Join the matrices of an operand along an axis, and return them as one matrix, a view.
 
-        That axis is the inner one of a product, whose left or right operand it is.
+        The axis is the inner one of a product, which has this operand on its left or right.
         """
         spec = self._specs[name]
-        outer = -3 - axis  # the other one of -1 and -2
+        outer_axis = -3 - axis  # the other one of -1 and -2
         axes = runs((*spec.shape[:-2], spec.shape[axis]), (*spec.strides[:-2], spec.strides[axis]))
         inner_size = prod(self.batch) * spec.shape[axis]
         if [size for size, _ in axes] != [inner_size]:
@@ -100,21 +100,21 @@ class MatrixGraph:
                 "with those of the batch"
             )
         ((_, inner_stride),) = axes
-        shape, strides = [spec.shape[outer]], [spec.strides[outer]]
+        shape, strides = [spec.shape[outer_axis]], [spec.strides[outer_axis]]
         place = 1 if is_left else 0
         shape.insert(place, inner_size)
         strides.insert(place, inner_stride)
         return self.graph.view(self.tensors[name], (1, *shape), (prod(shape), *strides))
 
     def number(self, name: str) -> GraphTensor:
-        """Return an operand of one float32 value, as products are multiplied by it: a view."""
+        """Return an operand of one float32 value as a factor of products: a view."""
         spec = self._specs[name]
         if spec.size != 1 or spec.dtype != DataType.FLOAT:
             raise ArgumentError(f"{name} is {spec}; needed: one value of float32")
         return self.graph.view(self.tensors[name], (1, 1, 1), (1, 1, 1))
 
     def output(self, name: str, result: GraphTensor, batch: Shape, dtype: AnyDtype | None) -> Graph:
-        """Let a result be written with all its batch axes, and return the graph."""
+        """Make a result an output with all its batch axes, and return the graph."""
         if dtype is None:
             dtype = next(iter(self._specs.values())).dtype
             # Rounding to float8 needs a factor that only the caller knows.
@@ -135,7 +135,7 @@ def parse_result_dtype(dtype: AnyDtype | None) -> DataType | None:
 
 
 def is_broadcast(shape: Shape, whole: Shape) -> bool:
-    """Whether an operand of a shape has a value for each of a result, as NumPy broadcasts it."""
+    """Return whether NumPy broadcasts an operand of `shape` to a result of shape `whole`."""
     padded = (1,) * (len(whole) - len(shape)) + shape
     return len(padded) == len(whole) and all(
         size in (1, other) for size, other in zip(padded, whole, strict=True)

@@ -169,13 +169,15 @@ class RNNForwardRequest:
         return RNNPlan[Any](self.handle, key)
 
     def _trials(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNTrials | None:
-        """Return what lets calls of a kind try candidates; None if the handle's tuner tries none.
+        """Return the trials of calls of a kind; None if the handle's tuner tries no candidates.
 
-        The handle keeps it beside its plans, until there is a winner.
+        The handle keeps the trials beside its plans, until there is a winner.
         """
         chooser, plans = self.handle.chooser, self.handle.plans
+        if chooser is None or not chooser.tries_in_calls:
+            return None
         is_chosen = self.algorithm is not None or key.choice.source != HEURISTIC
-        if chooser is None or is_chosen or key.replay or not chooser.tries_in_calls:
+        if is_chosen or key.replay:
             return None
         kind = ("rnn_trials", self.spec, data, self.training, limit, chooser)
         trials: RNNTrials | None = plans.find(kind)
