@@ -98,7 +98,7 @@ class RealCallTuning:
             candidates = _GraphCandidates(plan, policy)
         if exclusion:
             choice = _replace_choice(plan, exclusion, candidates)
-        race = self._race_of(key, [choice])
+        race = self._race_of(key, [choice], policy)
         finish = partial(self.finish, key=key, title=str(plan.problem))
         plan._change_call(TrialCall(plan, race, candidates, finish), choice)
 
@@ -107,13 +107,16 @@ class RealCallTuning:
 
         The first of them is the choice without tuning, unless the policy excludes it.
         """
-        return self._race_of(key, rnn_rows(problem, policy))
+        return self._race_of(key, rnn_rows(problem, policy), policy)
 
-    def _race_of(self, key: TuningKey, rows: Sequence[AlgorithmResult]) -> Race:
+    def _race_of(
+        self, key: TuningKey, rows: Sequence[AlgorithmResult], policy: TuningPolicy
+    ) -> Race:
         """Return the unfinished race of a key if its first candidate is the same, otherwise a new one."""
         race = self._races.get(key)
         if race is None or identity_of(race.runners[0].row) != identity_of(rows[0]):
-            race = Race(rows, self._handle.timing)
+            latency = policy.objective == "latency"
+            race = Race(rows, self._handle.timing, latency=latency)
         self._races[key] = race
         self._races.move_to_end(key)
         while len(self._races) > MOST_RACES:
@@ -125,10 +128,13 @@ class RealCallTuning:
         if race.is_saved:
             return
         device = self._handle.device
+        timing = f"events around {race.calls} real calls on {device}"
+        if race.ranks_by_latency:
+            timing += "; us a call: of the host or the device, whichever is longer, which decides"
         table = AlgorithmTable(
             race.rows(),
             title=title,
-            timing=f"events around {race.calls} real calls on {device}",
+            timing=timing,
             device_memory=device.memory_info()[1],
         )
         self._remember(key, table)

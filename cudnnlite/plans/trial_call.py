@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
 from cudnnlite._raw.noncopyable import NonCopyable
@@ -38,6 +39,7 @@ class _Sample(NamedTuple):
     runs: int
     start: Any
     end: Any
+    host_ms: float  # until all runs were enqueued
 
 
 class CallTimer:
@@ -59,9 +61,11 @@ class CallTimer:
     ) -> Iterator[None]:
         """Time a candidate's runs, which the block enqueues on a stream, if the block succeeds."""
         start = self._device.record_event(stream)
+        begin = perf_counter()
         yield
+        host_ms = 1000 * (perf_counter() - begin)
         end = self._device.record_event(stream)
-        self._samples.append(_Sample(index, is_first, runs, start, end))
+        self._samples.append(_Sample(index, is_first, runs, start, end, host_ms))
 
     def collect(self) -> None:
         """Pass the times of the runs that have ended to the race."""
@@ -69,7 +73,12 @@ class CallTimer:
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
                 self._samples.remove(sample)
-                self._race.record(sample.candidate, ms / sample.runs, is_first=sample.is_first)
+                self._race.record(
+                    sample.candidate,
+                    ms / sample.runs,
+                    is_first=sample.is_first,
+                    host_ms=sample.host_ms / sample.runs,
+                )
 
 
 class Candidates(Iterator[AlgorithmResult], Protocol):

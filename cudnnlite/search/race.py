@@ -44,12 +44,16 @@ class Runner:
     """A candidate in a race, with the milliseconds of its runs.
 
     `first_ms`, the time of its first run, is an upper bound: kernels may be loaded in that run.
+    `device_ms` and `host_ms` are the least times of the device, and of the host until a call
+    returned.
     """
 
     row: AlgorithmResult
     runs: int = 0
     first_ms: float = inf
     times_ms: list[float] = field(default_factory=list)
+    device_ms: float = inf
+    host_ms: float = inf
     why_out: str = ""
     is_transient: bool = False
 
@@ -81,6 +85,8 @@ class Race:
         The first candidates, the likely ones first.  What calls run without a race is at the front.
     timing : TimingPolicy
         How many calls may try candidates, and which times are close.
+    latency : bool
+        Whether the time of a call decides: the host's time where it is longer than the device's.
 
     Attributes
     ----------
@@ -90,14 +96,21 @@ class Race:
         How many calls have tried a candidate.
     winner : int or None
         The index of the fastest candidate; None as long as the race goes on.
+    ranks_by_latency : bool
+        Whether the time of a call decides.
     is_saved : bool
         Whether the result was saved.  Several plans may end one race.
     """
 
     def __init__(
-        self, rows: Sequence[AlgorithmResult], timing: TimingPolicy = DEFAULT_TIMING
+        self,
+        rows: Sequence[AlgorithmResult],
+        timing: TimingPolicy = DEFAULT_TIMING,
+        *,
+        latency: bool = False,
     ) -> None:
         self.runners = [Runner(row) for row in rows]
+        self.ranks_by_latency = latency
         self._identities = {identity_of(row) for row in rows}
         self.calls = 0
         self.winner: int | None = None
@@ -280,9 +293,12 @@ class Race:
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
         return runner.ms <= ratio * self.best_ms
 
-    def record(self, index: int, ms: float, *, is_first: bool) -> None:
-        """Record the time of a run."""
+    def record(self, index: int, device_ms: float, *, is_first: bool, host_ms: float = 0.0) -> None:
+        """Record the times of a run: of the device, and of the host until the call returned."""
         runner = self.runners[index]
+        runner.device_ms = min(runner.device_ms, device_ms)
+        runner.host_ms = min(runner.host_ms, host_ms)
+        ms = max(device_ms, host_ms) if self.ranks_by_latency else device_ms
         if is_first:
             runner.first_ms = ms
         # Loading never takes longer than `loading_ms`: such a candidate is slow itself.
@@ -301,20 +317,27 @@ class Race:
         """Return the candidates with their times: the winner or leader first, failed ones last."""
         leader = self.leader
         order = sorted(range(len(self.runners)), key=lambda index: self.runners[index].ms)
-        rows = [_row_of(self.runners[index]) for index in order if index != leader]
+        rows = [self._row_of(self.runners[index]) for index in order if index != leader]
         usable = [row for row in rows if row.ok]
         unusable = [row for row in rows if not row.ok]
-        first_row = _row_of(self.runners[leader])
+        first_row = self._row_of(self.runners[leader])
         if not first_row.ok:  # nothing was timed: calls go on as without a race
             first_row = self.runners[leader].row
         return [first_row, *usable, *unusable]
 
-
-def _row_of(runner: Runner) -> AlgorithmResult:
-    """Return a candidate's row with its time, or with the reason why it has none."""
-    if runner.why_out:
-        return replace(runner.row, why_not=runner.why_out, transient=runner.is_transient)
-    if runner.ms == inf:
-        return replace(runner.row, why_not=NOT_TRIED)
-    spread_ms = max(runner.times_ms, default=runner.ms) - runner.ms
-    return replace(runner.row, time_ms=runner.ms, spread_ms=spread_ms)
+    def _row_of(self, runner: Runner) -> AlgorithmResult:
+        """Return a candidate's row with its times, or with the reason why it has none."""
+        if runner.why_out:
+            return replace(runner.row, why_not=runner.why_out, transient=runner.is_transient)
+        if runner.ms == inf:
+            return replace(runner.row, why_not=NOT_TRIED)
+        spread_ms = max(runner.times_ms, default=runner.ms) - runner.ms
+        if not self.ranks_by_latency:
+            return replace(runner.row, time_ms=runner.ms, spread_ms=spread_ms)
+        return replace(
+            runner.row,
+            time_ms=runner.device_ms,
+            call_us=1000 * runner.ms,
+            call_spread_us=1000 * spread_ms,
+            host_us=1000 * runner.host_ms,
+        )

@@ -56,6 +56,23 @@ def test_the_fastest_of_those_that_were_tried_wins(repeatable, delay):
         assert race.calls <= TimingPolicy().real_calls
 
 
+@pytest.mark.parametrize(("latency", "winner"), [(False, 1), (True, 0)])
+def test_the_host_counts_where_calls_decide(latency, winner):
+    """The second candidate takes the device less, and the host longer than both."""
+    race = Race([engine(0), engine(1)], latency=latency)
+    for index, device_ms, host_ms in [(0, 0.012, 0.008), (1, 0.010, 0.040)] * 2:
+        race.record(index, device_ms, host_ms=host_ms, is_first=False)
+        race.runners[index].runs += 1
+    run(race, [0.012, 0.010] if not latency else [0.012, 0.040], repeatable=True)
+    assert race.winner == winner
+    first, second = race.rows()
+    assert first.algorithm.index == winner
+    row = first if winner == 1 else second
+    assert row.time_ms == 0.010
+    assert row.host_us == (pytest.approx(40.0) if latency else None)
+    assert row.call_us == (pytest.approx(40.0) if latency else None)
+
+
 def test_loading_does_not_count():
     """The first candidate loads kernels for much longer than the second one takes."""
     race = Race([engine(0), engine(1)])
