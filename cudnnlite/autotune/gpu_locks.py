@@ -53,9 +53,9 @@ def locked_device(
     """Yield a device that this thread may measure on, alone until the end of the block.
 
     With "cuda", or with "auto" on a machine with GPUs, it is any GPU that no other worker measures
-    on.  If this process sees a GPU of the kind `like`, it is of that kind.  The GPU that this thread
-    had before is tried first, and the GPU whose UUID is `avoid_uuid` last.  UUIDs identify GPUs,
-    because CUDA may number them differently in each process.
+    on.  If this process sees a GPU of the kind `like`, it is of that kind.  The GPU that this
+    thread had before is tried first, and the GPU whose UUID is `avoid_uuid` last.  UUIDs identify
+    GPUs, because CUDA may number them differently in each process.
     """
     gpus: list[tuple[int, DeviceFacts]] = []
     if device.lower() in ("cuda", "auto"):

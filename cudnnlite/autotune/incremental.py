@@ -110,7 +110,7 @@ class RealCallTuning:
         return self._race_of(key, rnn_rows(problem, policy))
 
     def _race_of(self, key: TuningKey, rows: Sequence[AlgorithmResult]) -> Race:
-        """Return the unfinished race of a key if its first candidate is the same, otherwise a new one."""
+        """Return the unfinished race of a key if it has the same first candidate, or a new one."""
         race = self._races.get(key)
         if race is None or identity_of(race.runners[0].row) != identity_of(rows[0]):
             race = Race(rows, self._handle.timing)

@@ -78,9 +78,9 @@ def network_names() -> tuple[str, ...]:
 def network_problems(names: Collection[str] | None = None) -> Iterator[Problem]:
     """Yield the problems of networks, each once, the important ones first.
 
-    Forward convolutions with the batch of training, in every arithmetic, come first; then attention,
-    LSTMs, the gradients of convolutions, and forward convolutions with smaller batches.  The default
-    is all networks.  ArgumentError for a name that is not in the file.
+    Forward convolutions with the batch of training, in every arithmetic, come first.  Then come
+    attention, LSTMs, the gradients of convolutions, and forward convolutions with smaller batches.
+    The default is all networks.  ArgumentError for a name that is not in the file.
     """
     requested = set(network_names() if names is None else names)
     unknown = requested.difference(network_names())

@@ -48,8 +48,8 @@ def scaled_dot_product_attention_forward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     q : device array
-        Queries, ``(batch, heads, steps, size)``; float16, bfloat16, or float32 with sizes up to 128.
-        The last axis must be packed; other strides may have any value.
+        Queries, ``(batch, heads, steps, size)``; float16, bfloat16, or float32 with sizes up to
+        128.  The last axis must be packed; other strides may have any value.
     k, v : device array
         Keys and values, ``(batch, heads, steps, size)``, of q's data type.  The heads of q may be a
         multiple of theirs: then several heads of queries share one of keys and values.
