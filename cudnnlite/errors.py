@@ -91,7 +91,7 @@ class TuningCacheError(CudnnliteError):
 
 
 class TuningCacheWarning(UserWarning):
-    """A damaged tuning cache was renamed, a cache cannot be read, or results stay in memory only."""
+    """A damaged tuning cache was renamed, one cannot be read, or results stay in memory only."""
 
 
 class TuningWarning(UserWarning):

@@ -264,12 +264,12 @@ _TORCH_WEIGHT = re.compile(r"(weight|bias)_(ih|hh)_l(\d+)(_reverse)?")
 
 
 def attribute_hint(names: Mapping[str, str], name: str) -> str:
-    """Return a hint for a name of another library, with what leads to it; empty if it is none."""
+    """Return a hint for an attribute's name in another library; empty if the name is unknown."""
     return f"; {names[name]}" if name in names else ""
 
 
 def choice_hint(enum_name: str, choice: str) -> str:
-    """Return a hint for what another library calls a member of an enum; empty if it is none."""
+    """Return a hint for an enum member's name in another library; empty if it is unknown."""
     choices = CHOICES.get(enum_name, {})
     return f"; it is {choices[choice]}" if choice in choices else ""
 

@@ -1,4 +1,4 @@
-"""Hints for unknown names: the argument that may be meant, the spec that has the field, C's name."""
+"""Hints for unknown names: a similar argument, the spec that has the field, C's name."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _version_of(function: str) -> int:
 
 
 def why_unknown(function: Callable[..., Any], options: Mapping[str, Any]) -> str:
-    """Return what is wrong with the first keyword that a function does not have, with a hint.
+    """Return a message about the first keyword that a function does not have, with a hint.
 
     The text is empty if the function has all keywords.
     """

@@ -1,1 +1,1 @@
-"""What libcudnn exports, generated from NVIDIA's headers, and the one place where C functions are called."""
+"""libcudnn's exports, generated from NVIDIA's headers, and the calls of C functions."""

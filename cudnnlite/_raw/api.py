@@ -27,7 +27,7 @@ class CudnnApi(NonCopyable, _Base):
     """The function table: each C function is an attribute that binds on first use.
 
     A bound function (`CFunction`) knows its argument types (a swapped descriptor is refused) and
-    checks its status: it returns None where C returns success, raises a `CudnnError` where C
+    checks its status: it returns None if C returns success, raises a `CudnnError` where C
     returns anything else, and returns the plain value where C returns one (`cudnnGetVersion`).
 
     Parameters

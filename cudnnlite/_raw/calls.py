@@ -348,7 +348,7 @@ def _parameters_of(record: Function) -> tuple[_Parameter, ...]:
 
 
 def _parameter(record: Function, position: int) -> _Parameter:
-    """Return what a parameter of a function takes."""
+    """Return the description of a parameter of a function."""
     kind, name = record.argtypes[position], record.argnames[position]
     is_address = issubclass(kind, ctypes.c_void_p)
     is_simple = issubclass(kind, ctypes._SimpleCData)
@@ -477,7 +477,7 @@ def _why_not_integer(enum: type[CEnum] | None, value: Any) -> str | None:
 
 
 def _why_no_pointer(kind: Any, value: Any) -> str | None:
-    """Return what to pass instead of an object that is no pointer of ctypes."""
+    """Return a message about an object that is no pointer of ctypes; None if it is one."""
     description = f"{shown(value)} of type {type(value).__name__}"
     if hasattr(kind, "contents"):
         return (

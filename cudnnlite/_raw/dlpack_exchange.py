@@ -30,7 +30,8 @@ class ExchangeTable(ctypes.Structure):
     )
 
 
-# It runs while Python's lock is held, and raises the exception that the library has set.
+# The type of `current_stream`. Python's lock is held during a call, and an exception that the
+# library sets is raised.
 CurrentStream = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
 )
@@ -43,9 +44,9 @@ _pointer_of.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def current_stream_of(kind: type) -> Callable[[int, int], int] | None:
-    """Return (DLPack device type, number) -> the address of the stream that a library works on.
+    """Return a function: (DLPack device type, number) -> the address of the library's stream.
 
-    None for a type without such a table, or with one of another version.
+    None for a type without such a table, or with a table of another version.
     """
     capsule: Any = getattr(kind, "__dlpack_c_exchange_api__", None)
     if capsule is None or not _is_valid(capsule, _CAPSULE_NAME):

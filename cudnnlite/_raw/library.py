@@ -40,8 +40,8 @@ _loaded: Library | None = None
 class Library:
     """A loaded libcudnn: `path` is the file libcudnn.so.9, and `cdll` the loaded library.
 
-    `how` says how it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or what cuda-pathfinder reports
-    ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800
+    `how` says how it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or a text of
+    cuda-pathfinder ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800
     is 9.28.0.
 
     Notes
@@ -74,7 +74,7 @@ class Library:
         return int(function())
 
     def parts(self) -> list[str]:
-        """Return the paths of libcudnn's files, the front included, that this process has mapped."""
+        """Return the paths of libcudnn's files that this process has mapped, with the front."""
         return mapped_cudnn_files()
 
 
@@ -276,7 +276,7 @@ def _listing() -> str:
 def mapped_cudnn_files(prefixes: tuple[str, ...] = ("libcudnn",)) -> list[str]:
     """Return the libraries that this process has mapped, by the beginnings of their names.
 
-    The list is empty where there is no /proc, as on systems other than Linux.
+    The list is empty if there is no /proc, as on systems other than Linux.
     """
     lines: list[str] = []
     with refusals_ignored():

@@ -31,7 +31,7 @@ class Function(NamedTuple):
 
     @property
     def needs_device(self) -> bool:
-        """Whether a call needs a GPU or its emulation: it takes a handle or stream, or makes one."""
+        """Whether a call needs a GPU or its emulation: it takes or makes a handle or stream."""
         return not _DEVICE_TYPES.isdisjoint(self.argtypes)
 
     @property

@@ -99,7 +99,7 @@ def _row(configuration: Configuration) -> Candidate:
 
 
 def _finalized(graph: Graph, configuration: Configuration, row: Candidate) -> Candidate:
-    """Return an engine with what its plan says, or with why cuDNN refuses it."""
+    """Return an engine with the facts of its plan, or with the reason why cuDNN refuses it."""
     with ExitStack() as stack:
         try:
             start = time.perf_counter()

@@ -262,7 +262,7 @@ def _working_engines(results: Mapping[Hashable, AlgorithmResult]) -> list[Engine
 
 
 def rules_of(graph: Graph, problem: Problem, policy: TuningPolicy) -> EngineRules:
-    """Return what a search over knobs has to know of a convolution."""
+    """Return the rules for the engines of a convolution in a search over knobs."""
     dtype = problem.values[problem.operation.reads[0]].dtype
     return EngineRules(
         lambda configuration: row_of(configuration, problem),

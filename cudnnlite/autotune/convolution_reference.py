@@ -25,7 +25,7 @@ _CHANNELS, _POSITIONS = 16, 512
 # each side, and taps.
 _PAIRS, _TAPS = 4, 32
 _MAX_FACTORS = 1 << 22  # values that are gathered for one image and one group
-# So many sums must have more bits than float32, so that results show the order of summation.
+# This many sums must have more bits than float32, so that results show the order of summation.
 _MIN_ROUNDED = 256
 # Functions of the values and of the activation's coefficient.
 _FUNCTIONS: dict[ActivationMode, Callable[[Array, float], Array]] = {

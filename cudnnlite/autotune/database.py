@@ -30,7 +30,7 @@ _WRITE_SECONDS = 5.0
 
 
 class Recorded(NamedTuple):
-    """The number of problems of a recording, by what became of them."""
+    """The number of problems of a recording, by their fate."""
 
     num_old: int  # recorded before
     num_new: int
@@ -51,7 +51,7 @@ def new_database(device: Device) -> Database:
 
 
 def read_database(path: Path) -> Database:
-    """Return the database in a file; ArgumentError if it is none, TuningCacheError without a file."""
+    """Return the database in a file; TuningCacheError without a file, ArgumentError for another."""
     with refused_as(TuningCacheError, path):
         data = path.read_bytes()
     try:

@@ -30,7 +30,7 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
     """Let no other worker measure on a GPU until the end of the block.
 
     Other workers are those of this user on this host, and those that use the same cache.  A thread
-    may enter again.  The locks are the kernel's, on files: they end with the process.
+    may enter again.  The system locks files, and releases them when the process ends.
     """
     with ExitStack() as stack:
         if not device.has_real_timing:
@@ -53,15 +53,15 @@ def locked_device(
     """Yield a device that this thread may measure on, alone until the end of the block.
 
     With "cuda", or with "auto" on a machine with GPUs, it is any GPU that no other worker measures
-    on.  If this process sees a GPU of the kind `like`, it is of that kind.  The first try is the
-    GPU that this thread had before, the last one the GPU whose UUID is `avoid_uuid`.  UUIDs identify
+    on.  If this process sees a GPU of the kind `like`, it is of that kind.  The GPU that this
+    thread had before is tried first, and the GPU whose UUID is `avoid_uuid` last.  UUIDs identify
     GPUs, because CUDA may number them differently in each process.
     """
     gpus: list[tuple[int, DeviceFacts]] = []
     if device.lower() in ("cuda", "auto"):
         gpus = _order_gpus(like, avoid_uuid)
     with ExitStack() as stack:
-        for index, gpu in cycle(gpus):
+        for index, gpu in cycle(gpus):  # no turn if there is no choice of GPUs
             if _hold_lock(stack, gpu.uuid, wait=False):
                 _this_thread.gpu = index
                 device = f"cuda:{index}"
@@ -99,8 +99,9 @@ def _hold_lock(
     name = re.sub(r"\W", "-", uuid) + ".lock"
 
     def release() -> None:
-        # The counter is never 1 in a process that was forked from this one.
-        if lock.lock_counter == 1:
+        # Only this process, not one that was forked from it, may remove the file.
+        is_last_in_this_process = lock.lock_counter == 1
+        if is_last_in_this_process:
             # A worker that waits for the lock notices that the file is removed.
             with refusals_ignored():
                 path.unlink()

@@ -1,4 +1,4 @@
-"""The search for a graph: times every engine that cuDNN's heuristics name, and settings of knobs."""
+"""The search for a graph: it times the engines of cuDNN's heuristics, and settings of knobs."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def _candidate(configuration: Configuration, rules: EngineRules) -> AlgorithmRes
 
 
 def rules_of(native: NativeGraph, policy: TuningPolicy) -> EngineRules:
-    """Return what a search over engines and knobs has to know of a graph."""
+    """Return the rules for the engines of a graph in a search over engines and knobs."""
     graph, requirements = native.data, requirements_of(policy)
     dtype = next(iter(graph.inputs.values())).dtype
     numbers = NumbersInMemory(graph.scalars)
@@ -308,7 +308,7 @@ def rules_of(native: NativeGraph, policy: TuningPolicy) -> EngineRules:
 
 
 def requirements_of(policy: TuningPolicy) -> Requirements:
-    """Return what a policy asks of an engine."""
+    """Return the requirements of a policy for engines."""
     math_type = MathType.DEFAULT if policy.math_type is None else parse_math_type(policy.math_type)
     if not policy.allow_tf32:
         math_type = MathType.FMA

@@ -112,7 +112,7 @@ class RealCallTuning:
     def _race_of(
         self, key: TuningKey, rows: Sequence[AlgorithmResult], policy: TuningPolicy
     ) -> Race:
-        """Return the unfinished race of a key if its first candidate is the same, otherwise a new one."""
+        """Return the unfinished race of a key if it has the same first candidate, or a new one."""
         race = self._races.get(key)
         if race is None or identity_of(race.runners[0].row) != identity_of(rows[0]):
             latency = policy.objective == "latency"

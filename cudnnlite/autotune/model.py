@@ -68,7 +68,7 @@ def tune_model(
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Results of the emulated device are written to a rehearsal only.
     policy : TuningPolicy, optional
-        What a choice must satisfy, and how it is measured.  The default is the least wall time of
+        The conditions for a choice, and how it is measured.  The default is the least wall time of
         calls.
     executor : concurrent.futures.Executor, optional
         The executor whose workers measure, instead of this process; any object whose `submit`

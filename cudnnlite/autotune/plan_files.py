@@ -216,7 +216,7 @@ def _signature(header: dict[str, Any], key: bytes) -> str:
 
 
 def _account(key: bytes) -> str:
-    """Return what tells accounts apart, from which the key does not follow."""
+    """Return a text that identifies an account without revealing its key."""
     return hashlib.sha256(b"account" + key).hexdigest()[:16]
 
 

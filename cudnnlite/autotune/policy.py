@@ -88,11 +88,11 @@ class TuningPolicy:
     objective : str
         "latency": the least wall time of a call among others, as in a program: the device's time
         or the host's, whichever is longer.  "device": the least time on the device, for calls that
-        are captured into a CUDA graph.  "energy": the least energy of a call, of the four candidates
-        that take the device the least time.  The GPU's counter is read around a second of repeated
-        calls, three times each, with operands that may be in the L2 cache; what the GPU takes when
-        idle is in it.  A search raises ArgumentError where NVML has no such counter, as on the
-        emulated device.  If candidates differ only by noise, the host's time
+        are captured into a CUDA graph.  "energy": the least energy of a call, among the four
+        candidates with the least time on the device.  The GPU's counter is read around a second of
+        repeated calls, three times for each candidate, with operands that may be in the L2 cache;
+        the energy of an idle GPU is included.  A search raises ArgumentError if NVML has no such
+        counter, as on the emulated device.  If candidates differ only by noise, the host's time
         decides, then the workspace.
     workspace_limit : int or str, optional
         The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.
@@ -140,7 +140,7 @@ class TuningPolicy:
     'device'
     """
 
-    # The key of a tuning contains the fields that are not as in `_LEFT_OUT`. So a new field makes no
+    # The key of a tuning contains the fields that differ from `_LEFT_OUT`. So a new field makes no
     # cache invalid, and another default of an old field is written into new keys.
     objective: str = "latency"
     workspace_limit: int | str | None = None

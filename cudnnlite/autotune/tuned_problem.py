@@ -146,7 +146,7 @@ def ranks_by_energy(policy: Policy | None) -> bool:
 
 
 def time_unit(policy: Policy | None = None) -> str:
-    """Return the unit of what `cost` returns, as a heading has it."""
+    """Return the heading of the results of `cost`, with their unit."""
     is_latency = (policy or {}).get("objective") == "latency"
     return "call ms" if is_latency else "device ms"
 

@@ -60,8 +60,8 @@ class Answer(NamedTuple):
     # Whether the result was in the cache. A worker finds it there if another process stored it
     # after this run looked it up.
     from_cache: bool = False
-    # The result as an entry of the cache. None if no candidate works, and for the emulated device
-    # beside a cache for GPUs.
+    # The result as an entry of the cache. None if no candidate works, or if the device is emulated
+    # and the cache is for GPUs.
     entry: TuningEntry | None = None
     worker: Worker | None = None
 
@@ -85,8 +85,11 @@ def tune_task(
     # The handle, which `tune_on` makes, and the cache are closed with the task. A thread of a pool
     # does not say when it ends, and closing a handle later would disturb other measurements.
     with locked_device(device, like, avoid_uuid) as task_device:
-        # A cache in memory carries the entry back, to a run that may be a rehearsal.
-        rehearsal = not task_device.has_real_timing if cache == IN_MEMORY else None
+        # A cache in memory must take the entries of this device, to return them to the run. A cache
+        # file says itself whether it is a rehearsal.
+        rehearsal = None
+        if cache == IN_MEMORY:
+            rehearsal = not task_device.has_real_timing
         with TuningCache(cache, rehearsal=rehearsal) as task_cache:
             return tune_on(task_device, problem, policy, task_cache)
 
@@ -152,8 +155,8 @@ class TuningRun:
     def look_up(self, memory: int, peaks: Peaks | None) -> list[int]:
         """Take results from the cache, and return the indices of the other problems.
 
-        `memory` is the device's memory in bytes, and `peaks` are its peaks, if they are known: the
-        tables of the results state them.
+        The tables of the results contain `memory`, the device's memory in bytes, and `peaks`, its
+        peaks, if they are known.
         """
         for index, item in enumerate(self.problems):
             key = make_key(item.problem, alignments={}, policy=self.policy, device=self.device)
@@ -244,7 +247,9 @@ class _Work:
     ) -> None:
         # The indices of the problems whose tasks wait, run, or have finished.
         self.unsettled: dict[Future[Answer], int] = {}
-        self._run, self._executor, self._device = run, executor, device
+        self._run = run
+        self._executor = executor
+        self._device = device
         self._finished: SimpleQueue[Future[Answer]] = SimpleQueue()
         self._second_tries: set[int] = set()  # the problems at which a worker died
         self._worker_cache = IN_MEMORY
@@ -323,7 +328,7 @@ class _Work:
                 self.submit(index)
                 return
             answer = Answer(why_none=f"{error}; a worker died at the first try too")
-        except Exception as error:  # the executor's, or the worker's
+        except Exception as error:  # an error of the executor or of the worker
             answer = Answer(why_none=f"not tuned: {_describe(error)}")
         self._run.record(index, answer)
 
@@ -357,7 +362,7 @@ def hand_over(executor: Executor, function: Callable[..., Any], *arguments: Any)
     try:
         return executor.submit(function, *arguments, token)
     except BrokenExecutor as error:
-        # The call fails like those that the executor had when it broke: by its future.
+        # The call fails by its future, as the earlier calls of a broken executor do.
         future = Future[Any]()
         future.set_exception(error)
         return future

@@ -60,7 +60,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Pair:
-    """The rows of one problem on both sides; None where a side does not have the problem."""
+    """The rows of one problem on both sides; None if a side does not have the problem."""
 
     a: BenchRow | None
     b: BenchRow | None

@@ -1,4 +1,4 @@
-"""The layers of well-known networks for which the database has choices."""
+"""The layers of well-known networks; the database has choices for them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cudnnlite.specs.layout import layout_of_rank
 
 _FILE = Path(__file__).parent / "lists" / "networks.json"
 _LSTM = "lstm"
-# Images with so few channels are the network's input, whose gradient nobody needs.
-_FEW_CHANNELS = 4
+# Images with at most this many channels are the network's input, whose gradient nobody needs.
+_MOST_INPUT_CHANNELS = 4
 
 
 class Arithmetic(NamedTuple):
@@ -45,28 +45,42 @@ ARITHMETICS = (
 _HALVES = ("bfloat16", "float16")
 
 
+class _Convolution(NamedTuple):
+    """The row of a convolution in the file, under its key "columns" too."""
+
+    networks: list[str]
+    batches: list[int]  # the batch of training, and perhaps a smaller one
+    image_shape: list[int]
+    filter_shape: list[int]
+    padding: list[int]
+    stride: list[int]
+    dilation: list[int]
+    groups: int
+
+
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, Any]:
     rows: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     return rows
 
 
+def _convolution_rows() -> list[_Convolution]:
+    return [_Convolution(*row) for row in _rows()["convolutions"]]
+
+
 def network_names() -> tuple[str, ...]:
     """Return the names of the networks, in the order of the file."""
-    rows = _rows()
-    names: dict[str, None] = {}
-    for row in rows["convolutions"]:
-        names.update(dict.fromkeys(row[0]))
-    names.update(dict.fromkeys(row[0] for row in rows["attention"]))
-    return (*names, _LSTM)
+    names = [name for row in _convolution_rows() for name in row.networks]
+    names += [name for name, *_ in _rows()["attention"]]
+    return (*dict.fromkeys(names), _LSTM)
 
 
 def network_problems(names: Collection[str] | None = None) -> Iterator[Problem]:
     """Yield the problems of networks, each once, the important ones first.
 
-    First come forward convolutions at the batch of training in every arithmetic, attention and
-    LSTMs, then gradients, and then smaller batches.  The default is all networks.  ArgumentError
-    for a name that is not in the file.
+    Forward convolutions with the batch of training, in every arithmetic, come first.  Then come
+    attention, LSTMs, the gradients of convolutions, and forward convolutions with smaller batches.
+    The default is all networks.  ArgumentError for a name that is not in the file.
     """
     requested = set(network_names() if names is None else names)
     unknown = requested.difference(network_names())
@@ -82,35 +96,39 @@ def network_problems(names: Collection[str] | None = None) -> Iterator[Problem]:
 
 
 def _all_problems(names: Collection[str]) -> Iterator[Problem]:
-    rows = [row for row in _rows()["convolutions"] if not set(row[0]).isdisjoint(names)]
+    rows = [row for row in _convolution_rows() if not set(row.networks).isdisjoint(names)]
     yield from _forward(rows, batch_index=0)
     yield from _attention(names)
     if _LSTM in names:
         yield from _lstms()
     for row in rows:
         for arithmetic in ARITHMETICS:
-            yield _convolution("filter", row, row[1][0], arithmetic)
-            if row[2][0] > _FEW_CHANNELS:
-                yield _convolution("data", row, row[1][0], arithmetic)
+            training_batch = row.batches[0]
+            yield _convolution("filter", row, training_batch, arithmetic)
+            channels = row.image_shape[0]
+            if channels > _MOST_INPUT_CHANNELS:
+                yield _convolution("data", row, training_batch, arithmetic)
     yield from _forward(rows, batch_index=1)
 
 
-def _forward(rows: list[Any], batch_index: int) -> Iterator[Problem]:
+def _forward(rows: list[_Convolution], batch_index: int) -> Iterator[Problem]:
     for row in rows:
-        batches = row[1]
-        if batch_index < len(batches):
+        if batch_index < len(row.batches):
             for arithmetic in ARITHMETICS:
-                yield _convolution("forward", row, batches[batch_index], arithmetic)
+                yield _convolution("forward", row, row.batches[batch_index], arithmetic)
 
 
-def _convolution(direction: str, row: list[Any], batch: int, arithmetic: Arithmetic) -> Problem:
-    _, _, shape, weights, padding, stride, dilation, groups = row
+def _convolution(direction: str, row: _Convolution, batch: int, arithmetic: Arithmetic) -> Problem:
     dtype, layout_name, math_type = arithmetic
-    layout = layout_of_rank(layout_name, len(weights))
-    x = TensorSpec((batch, *shape), dtype, layout)
-    w = FilterSpec(weights, dtype, layout)
+    layout = layout_of_rank(layout_name, len(row.filter_shape))
+    x = TensorSpec((batch, *row.image_shape), dtype, layout)
+    w = FilterSpec(row.filter_shape, dtype, layout)
     conv = ConvolutionSpec(
-        padding=padding, stride=stride, dilation=dilation, groups=groups, math_type=math_type
+        padding=row.padding,
+        stride=row.stride,
+        dilation=row.dilation,
+        groups=row.groups,
+        math_type=math_type,
     )
     forward = convolution_forward.problem(x, w, conv)
     if direction == "filter":
@@ -121,7 +139,7 @@ def _convolution(direction: str, row: list[Any], batch: int, arithmetic: Arithme
 
 
 def _attention(names: Collection[str]) -> Iterator[Problem]:
-    """Yield attention without its stats, causal in language models."""
+    """Yield forward attention in inference; it is causal in language models."""
     for name, batch, heads, kv_heads, size, steps in _rows()["attention"]:
         if name in names:
             for dtype in _HALVES:

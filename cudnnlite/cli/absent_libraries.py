@@ -21,7 +21,7 @@ from cudnnlite.texts import counted, printable
 
 
 def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) -> list[BenchRun]:
-    """Return what each library answers about the problems that options of `bench` name.
+    """Return each library's answers about the problems that options of `bench` name.
 
     Ends the command for a GPU or an option that is not known; ArgumentError or LibraryError for a
     library that cannot be asked.

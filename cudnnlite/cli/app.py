@@ -144,7 +144,7 @@ def _library() -> dict[str, Any]:
 
 
 def _cuda() -> dict[str, Any]:
-    free, total = CudaDevice(0).memory_info()  # NoDeviceError where there is none
+    free, total = CudaDevice(0).memory_info()  # NoDeviceError if there is none
     state = cuda_state()
     return {
         "driver supports CUDA": format_cuda_version(state.supports),

@@ -1,4 +1,4 @@
-"""`cudnnlite bench`: what problems cost, beside what the device could do, and whether it is right."""
+"""`cudnnlite bench`: times problems, beside the device's peaks, and checks their results."""
 
 from __future__ import annotations
 
@@ -200,14 +200,14 @@ def _check_outputs(flags: SimpleNamespace) -> None:
 
 
 def _parser() -> Any:
-    """Return what parses the command's options."""
+    """Return the parser of the command's options."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(bench)
     return typer.main.get_command(app)
 
 
 def _context_of(words: Sequence[str]) -> Any:
-    """Return what the command's options are in words; typer's error for a mistake in them."""
+    """Return the context of typer for the words of a command line; its error for a mistake."""
     return _parser().make_context(_COMMAND, list(words), help_option_names=[])
 
 

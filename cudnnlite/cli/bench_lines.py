@@ -100,7 +100,7 @@ def lines_of(run: BenchRun) -> Iterator[str]:
 
 
 def model_lines(run: BenchRun) -> Iterator[str]:
-    """Yield what all problems take together, and which of them wastes the most time.
+    """Yield lines with the time of all problems, and the one that wastes the most time.
 
     Nothing for a single problem, and without times of a GPU.
     """

@@ -69,7 +69,7 @@ class BenchItem:
 def items_of(
     flags: SimpleNamespace, parse_line: Callable[[list[str]], SimpleNamespace]
 ) -> list[BenchItem]:
-    """Return what flags ask for.
+    """Return the problems that flags request.
 
     `parse_line` reads the words of a line of a file as flags.  Ends the command if a flag's value
     is not allowed, CudnnliteError if a file is no good.
@@ -143,7 +143,7 @@ def _need(values: dict[str, Any], names: Sequence[str], where: str, form: str) -
 def _items_of_file(
     path: Path, parse_line: Callable[[list[str]], SimpleNamespace]
 ) -> list[BenchItem]:
-    """Return what the lines of a file ask for: each has the options of a command line."""
+    """Return the problems of a file whose lines have the options of a command line."""
     with refused_as(ArgumentError, f"--lines {path} cannot be read", UnicodeError, OSError):
         text = path.read_text(encoding="utf-8")
     items: list[BenchItem] = []

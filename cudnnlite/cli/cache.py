@@ -236,7 +236,7 @@ def clear(
 
 
 def _tell_rehearsal(names: list[str], rehearsals: list[bool]) -> None:
-    """Say that times are the emulated device's; end the command if those of one side are a GPU's."""
+    """Say that times are the emulated device's; end the command if one side has a GPU's."""
     refuse_rehearsal_beside_gpu(names, rehearsals)
     tell("rehearsals on the emulated device: the times are NumPy's, not a GPU's")
 
@@ -325,7 +325,7 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
 
 
 def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:
-    """Return what `show` shows of an entry, as JSON can hold it."""
+    """Return the fields of an entry that `show` prints, as a JSON value."""
     return {
         "what": problem_text(entry),
         "problem": entry.key.plain["problem"],

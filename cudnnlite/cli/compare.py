@@ -206,7 +206,7 @@ class _Result:
         return chain(lines, self._library_lines())
 
     def _library_lines(self) -> Iterator[str]:
-        """Yield what the files of the libraries say, and what a comparison cannot without a GPU."""
+        """Yield the facts in the libraries' files, and the limits of a comparison without a GPU."""
         if self._files is not None:
             yield from library_lines(*self._files)
             if not self._comparisons[0].has_times:
@@ -230,7 +230,7 @@ class _Result:
         return plain
 
     def write_html(self, path: Path) -> None:
-        """Write the page: that of two sides, or of what several wishes cost."""
+        """Write the page of two sides, or of the costs of several wishes."""
         if len(self._comparisons) > 1:
             wishes.write_html(path, self._comparisons, self._names)
             return
@@ -260,7 +260,7 @@ def _check(
 
 
 def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:
-    """Return what the files of the libraries say that the sides have loaded.
+    """Return the facts in the files of the libraries that the sides have loaded.
 
     None if none was loaded: --mode list needs none.
     """

@@ -36,7 +36,7 @@ class Pair(NamedTuple):
     problem : str
         The problem in short.
     policy : str
-        What the policy requests beyond the default.
+        The policy's settings that are not the default.
     """
 
     a_ms: float | None
@@ -137,7 +137,7 @@ def problem_text(entry: TuningEntry) -> str:
 
 
 def policy_text(entry: TuningEntry) -> str:
-    """Return what an entry's policy requests beyond the default, and unusual alignments."""
+    """Return the settings of an entry's policy that are not the default, and unusual alignments."""
     policy: Mapping[str, Any] = entry.key.plain["policy"]
     alignments: Mapping[str, int] = entry.key.plain["alignments"]
     # Keys also name some fields whose value is the default, None.

@@ -157,7 +157,7 @@ def gpu_of(name: str) -> DeviceProperties:
 
 
 def _items(flags: SimpleNamespace) -> list[_Item]:
-    """Return what the flags ask about.
+    """Return the problems that the flags name.
 
     Problems that need a GPU are left out; a message on stderr names each of them.
     """
@@ -192,7 +192,7 @@ def _ask(
     library: Path | None,
     flags: SimpleNamespace,
 ) -> Iterator[tuple[_Item, Candidates]]:
-    """Yield what one cuDNN answers, GPU by GPU."""
+    """Yield the answers of one cuDNN, GPU by GPU."""
     with Planner(library, flags.timeout) as planner:
         for device in devices:
             for item in items:

@@ -64,7 +64,7 @@ class DeclaredDescriptor(NativeObject[NativeT]):
 
     @classmethod
     def _read_arguments(cls, api: CudnnApi, native: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what the getter wrote: the spec's fields, and the arguments by their C names."""
+        """Return the getter's results as the spec's fields, and as arguments by their C names."""
         stepped = getattr(cls._spec_type, "_stepped", ())
         arguments = cls._room_for_arguments(stepped)
         c_arguments = (

@@ -22,7 +22,7 @@ _HOW_TO_EMULATE = (
 
 
 def get_device(device: Any = None) -> Device:
-    """Return the device that a user named, as `Handle` takes it; a device object is returned as it is.
+    """Return the device of a name that `Handle` takes; a device object is returned as it is.
 
     Only 'auto' falls back to the emulated device, and says so once.  ArgumentError for a value that
     names no device; NoDeviceError if there is no such CUDA device, which says how to choose the

@@ -428,7 +428,7 @@ class CudaDevice(NonCopyable):
         return float(end - start) if result else float(ms)  # an error is cuda.core's to raise
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
-        """Record what `work` enqueues into a CUDA graph; None where cuDNN or CUDA refuses."""
+        """Record what `work` enqueues into a CUDA graph; None if cuDNN or CUDA refuses."""
         self.activate()
         if int(stream.handle) in (0, _LEGACY_STREAM):
             return None  # CUDA does not capture the legacy default stream

@@ -11,7 +11,7 @@ _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
 
 def all_facts() -> tuple[DeviceFacts, ...]:
-    """Return the facts of the visible devices, without making one current; none without a driver."""
+    """Return the facts of the visible devices, without making one current; [] without a driver."""
     try:
         from cuda import core
         from cuda.bindings import driver

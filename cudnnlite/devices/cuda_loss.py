@@ -32,7 +32,7 @@ _FINAL = frozenset(
 
 
 class Loss:
-    """Whether a device is lost; the driver is asked after an error, and its answer is remembered."""
+    """Whether a device is lost; the driver's answer, asked after an error, is remembered."""
 
     def __init__(self, device: str, driver: Any) -> None:
         self._device = device

@@ -119,7 +119,7 @@ class Device(Protocol):
 
     @property
     def unrecordable(self) -> Any:
-        """The stream that is never recorded, so that nothing has to check it; None if there is none."""
+        """The stream that is never recorded and needs no check; None if there is none."""
 
     @property
     def needs_activation(self) -> bool:
@@ -160,7 +160,7 @@ class Device(Protocol):
         """Make it this thread's current device."""
 
     def current(self) -> AbstractContextManager[None]:
-        """Make it this thread's current device in the block; restore the previous one at its end."""
+        """Make it this thread's current device in the block; then restore the previous one."""
 
     def synchronize(self) -> None:
         """Wait for everything on this device."""
@@ -201,7 +201,7 @@ class Device(Protocol):
         """Return the bytes that are allocated through this device now."""
 
     def allocation_of(self, ptr: int) -> tuple[int, int] | None:
-        """Return the first address and the bytes of the allocation around an address; None if none."""
+        """Return the first address and the bytes of an address's allocation; None if none."""
 
     def copy_in(self, ptr: int, source: np.ndarray[Any, Any], stream: Any) -> None:
         """Copy a contiguous host array to the device, in stream order."""
@@ -276,7 +276,7 @@ class Device(Protocol):
         """Return DLPack's (device type, index)."""
 
     def cuda_array_interface(self, array: ForeignArray, stream: Any) -> dict[str, Any]:
-        """Return the `__cuda_array_interface__`; AttributeError where there is none to give."""
+        """Return the `__cuda_array_interface__`; AttributeError if there is none."""
 
 
 def refuse_in_capture(device: Device, stream: Any, problem: str, remedy: str) -> None:

@@ -301,7 +301,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         *,
         casting: str | None = None,
     ) -> arrays.DeviceArray:
-        """Allocate an array as `empty` does, and set every value, in stream order; see `DeviceArray.fill`."""
+        """Allocate an array like `empty`, and fill it in stream order; see `DeviceArray.fill`."""
         array = self.empty(shape, dtype, layout)
         array.fill(value, casting=casting)
         return array
@@ -339,7 +339,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         return read_values(self.device.pinned(spec.nbytes), spec)
 
     def view(self, array: AnyArray) -> arrays.DeviceArray:
-        """View an array on this device, without a copy, as one that belongs to this handle's stream.
+        """View an array on this device, without a copy, for this handle's stream.
 
         Operations view other libraries' arrays by themselves; a view made once saves that time on
         each call.  An array that belongs to another stream is waited for once, here, and no longer
@@ -369,7 +369,7 @@ class Handle(NativeObject[cudnnHandle_t]):
             raise AttributeError(missing_attribute(Handle, name, HANDLE))
 
     def close(self) -> None:
-        """Close the plans made on this handle, free its workspace, destroy it; harmless when called again.
+        """Close the handle's plans, free its workspace, destroy it; harmless when called again.
 
         Calls still in flight on the device are not waited for by us (`cudnnDestroy` waits).
 

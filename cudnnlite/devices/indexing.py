@@ -1,4 +1,4 @@
-"""The strides of a part of an array, and of other shapes of the same memory; no device is needed."""
+"""The strides of a part of an array, and of other shapes of its memory, without a device."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _new_part(spec: TensorSpec, key: Index) -> tuple[TensorSpec, int]:
 
 
 def _places_of_axes(spec: TensorSpec, key: Index) -> list[Place]:
-    """Return an integer or a slice for each axis: an ellipsis, or the end, stands for whole axes."""
+    """Return an integer or a slice for each axis; an ellipsis or the end means whole axes."""
     entries = key if isinstance(key, tuple) else (key,)
     ellipses = [number for number, entry in enumerate(entries) if entry is Ellipsis]
     missing = spec.rank + len(ellipses) - len(entries)
@@ -147,7 +147,7 @@ def _slice(place: slice, size: int, axis: int) -> tuple[int, int, int]:
 
 
 def reshaped(spec: TensorSpec, shape: Any) -> TensorSpec:
-    """Return the spec of another shape for the same values in the same order; one size may be -1."""
+    """Return the spec of another shape of the same values in their order; one size may be -1."""
     sizes = _parse_new_shape(spec, shape)
     if sizes == spec.shape:
         return spec

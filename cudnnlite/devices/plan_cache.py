@@ -44,7 +44,7 @@ class PlanCache(NonCopyable):
         self._dependents.add(weakref.ref(plan, self._dependents.discard))
 
     def find(self, key: Hashable) -> Any:
-        """Return the plan for `key`, or None; TypeError where the key cannot be hashed."""
+        """Return the plan for `key`, or None; TypeError if the key cannot be hashed."""
         entry = self._cached.get(key)
         if entry is None:
             return None

@@ -36,9 +36,9 @@ class _Conflict(NamedTuple):
     how : str
         The key of `Copy.origins`; empty for any.
     effect : str
-        What a program does that finds this copy.
+        The behaviour of a program that finds this copy.
     fix : str
-        What to do, with fields for the copy's `folder` and the searched `place`.
+        The advice, with fields for the copy's `folder` and the searched `place`.
     """
 
     how: str
@@ -205,7 +205,7 @@ def _judge_dependency(
 
 
 def _fix_of_libraries(facts: LibraryFacts) -> str:
-    """Return what to do if no libcudnn can be used, or if parts of several are in the process."""
+    """Return the advice if no libcudnn can be used, or if parts of several are in the process."""
     error = facts.loaded.get("error")
     for package, step in facts.imports.items():
         if step.get("crashed"):  # The probe did not get as far as libcudnn.
@@ -221,7 +221,7 @@ def _fix_of_libraries(facts: LibraryFacts) -> str:
 
 
 def _fix_of_mixture(facts: LibraryFacts) -> str:
-    """Return what to do about files of several copies in one process."""
+    """Return the advice about files of several copies in one process."""
     stray_folders = set(facts.lines) - {os.path.dirname(facts.path)}
     preloaded = by_folder(split_path(facts.environment, "LD_PRELOAD"))
     if any(os.path.realpath(folder) in stray_folders for folder in preloaded):
@@ -239,7 +239,7 @@ def _fix_of_mixture(facts: LibraryFacts) -> str:
 
 
 def _fix_of_failed_load(facts: LibraryFacts) -> str:
-    """Return what to do if no libcudnn could be loaded."""
+    """Return the advice if no libcudnn could be loaded."""
     if facts.environment.get(LIBRARY_VARIABLE):
         return f"unset {LIBRARY_VARIABLE}, or set it to a folder that has libcudnn.so.9"
     message = facts.loaded.get("message", "")

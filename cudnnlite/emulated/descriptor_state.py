@@ -26,7 +26,7 @@ def descriptor_state(api: EmulationState, descriptor: Any) -> Any:
 def store_state(
     api: EmulationState, descriptor: Any, make_state: Callable[..., Any], *values: Any
 ) -> None:
-    """Store what a descriptor is set to; RefusalError where a value is not allowed."""
+    """Store what a descriptor is set to; RefusalError if a value is not allowed."""
     if not descriptor.value:
         raise null_pointer("the descriptor")
     try:

@@ -482,8 +482,8 @@ def _why_no_heads(sizes: Iterable[int]) -> str | None:
 def _attention_backward(bias: str, has_dropout: bool, is_grouped: bool) -> list[str]:
     """Return the operations of the gradients of an attention, without its masks.
 
-    `bias` is "none", "added", or "differentiated": with its own gradient, of which dq has no sums in
-    float32.
+    `bias` is "none", "added", or "differentiated": then it has its own gradient, and dq has no
+    float32 sums.
     """
     addition = () if bias == "none" else ("ADD",)
     bias_gradient = ("REDUCE_ADD",) if bias == "differentiated" else ()

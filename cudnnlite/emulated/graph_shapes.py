@@ -124,7 +124,7 @@ def _normalization_fits(operation: BackendObject, shapes: Shapes) -> bool:
 
 
 def _statistics_shape(operation: BackendObject, x: Shape, scale: Shape) -> Shape:
-    """Return the shape of `mean_desc` and `inv_variance_desc`: 1 along the axes that are normalised."""
+    """Return the shape of `mean_desc` and `inv_variance_desc`: 1 along normalised axes."""
     if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
         return (*x[:2], *(1,) * (len(x) - 2))
     sizes = tuple(

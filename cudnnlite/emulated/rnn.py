@@ -47,7 +47,7 @@ def _workspace_bytes(spec: RNNSpec, x: RNNDataSpec) -> int:
 
 
 def _rounding(spec: RNNSpec) -> Callable[[Array], Array] | None:
-    """Return how the operands of products are rounded, None where they are not.
+    """Return how the operands of products are rounded, None if they are not.
 
     An H200 rounds to TF32, which its errors of 4e-4 show.
     """
@@ -181,7 +181,7 @@ class _Call(Spaces):
     def read_states(self, name: str) -> tuple[Array, Array | None]:
         """Return copies in the type that is computed in, zeros for null pointers.
 
-        The second one is None where the cell has no c.
+        The second one is None if the cell has no c.
         """
         copies = []
         for shape, state in zip(self.state_shapes.values(), self.states(name), strict=True):

@@ -98,7 +98,7 @@ KINDS_READ = {
 
 
 def missing_attributes(kind: str, names: Container[str]) -> list[str]:
-    """Return what cuDNN needs beside the attributes of some names to finalise a descriptor.
+    """Return the attributes, beside `names`, that cuDNN needs to finalise a descriptor.
 
     A plan is made from an engine's configuration, or restored from a text for a device.  cuDNN
     9.28 ends the process with a segmentation fault if neither is set, or the device is not.

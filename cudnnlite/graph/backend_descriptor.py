@@ -196,7 +196,7 @@ class BackendDescriptor(NativeObject[cudnnBackendDescriptor_t]):
     ) -> list[BackendDescriptor]:
         """Return the descriptors that an attribute holds; `stack` owns them.
 
-        If `most` is given, these are the first ones, and so many at most.  ArgumentError if it is no
+        If `most` is given, these are the first ones, at most that many.  ArgumentError if it is no
         positive integer.
         """
         if most is not None:

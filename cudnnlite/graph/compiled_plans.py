@@ -66,9 +66,9 @@ def configurations_to_try(
 ) -> Iterator[Configuration]:
     """Yield the configurations for a plan of a graph, the preferred one first.
 
-    They are those that several heuristics name.  If the graph has dynamic shapes, those that earlier
-    plans of the handle compiled, for any sizes, come before: the heuristics name others for other
-    sizes, and each would be compiled for a second.
+    They are those that several heuristics name.  If the graph has dynamic shapes, the configurations
+    that earlier plans of the handle compiled, for any sizes, come before.  The heuristics name other
+    ones for other sizes, and compiling one takes a second.
     """
     compiled: set[Engine] = set()
     kernel_caches = _kernel_caches_for(graph)
@@ -180,10 +180,10 @@ def _engines_in(text: str) -> Iterator[Engine]:
 
 
 def _subject_without_sizes(graph: Graph) -> str:
-    """Return a digest of what graphs have in common that one kernel cache is for.
+    """Return a digest that is equal for graphs that share a kernel cache.
 
-    That is everything but the sizes: the order of the axes in memory and the axes of one element,
-    along which operations repeat values, change the kernels.
+    Such graphs differ only in their sizes.  The order of the axes in memory, and the axes of one
+    element, along which operations repeat values, change the kernels.
     """
     plain = graph.data.to_plain()
     for tensor in plain["tensors"]:
@@ -195,7 +195,7 @@ def _subject_without_sizes(graph: Graph) -> str:
 
 
 def _subject(graph: Graph, configuration: Configuration) -> str:
-    """Return a digest of what a plan computes and how.
+    """Return a digest of a plan's graph and configuration.
 
     The unique ids are part of it: a call passes addresses by them.
     """

@@ -294,7 +294,7 @@ class GraphData:
         reads: Mapping[str, tuple[int, ...]],
         writes: Mapping[str, tuple[int, ...]],
     ) -> None:
-        """Add an operation over tensors by their numbers; ArgumentError where they do not fit."""
+        """Add an operation over tensors by their numbers; ArgumentError if they do not fit."""
         self._check_open()
         allowed = attributes_of(kind)
         for name in (*attributes, *reads, *writes):
@@ -404,11 +404,11 @@ class GraphData:
     # ------------------------------------------------------------------- values
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the graph as a JSON value."""
         return graph_to_plain(self)
 
     def to_json(self) -> str:
-        """Return it as text, by which it is also compared."""
+        """Return the graph as text; equal graphs have equal texts."""
         return json.dumps(self.to_plain(), sort_keys=True)
 
     @classmethod

@@ -61,7 +61,7 @@ class GraphFormulas(GraphData):
         precision : dtype, optional
             The data type in which the operation computes.
         **attributes
-            Of cuDNN's descriptor: ``relu_upper_clip=6.0``, ``axis=2``, ...
+            Attributes of cuDNN's descriptor: ``relu_upper_clip=6.0``, ``axis=2``, ...
 
         Raises
         ------
@@ -91,7 +91,7 @@ class GraphFormulas(GraphData):
         return result
 
     def _broadcast(self, name: str, operands: Sequence[GraphTensor]) -> Shape:
-        """Return the shape of a result; ArgumentError where operands do not fit together."""
+        """Return the shape of a result; ArgumentError if operands do not fit together."""
         shapes = [operand.shape for operand in operands if operand.record.value is None]
         try:
             if len(set(map(len, shapes))) > 1:
@@ -343,7 +343,7 @@ def _result_type(mode: str, compute_type: DataType) -> DataType:
 
 
 def _reciprocal(number: float) -> float | None:
-    """Return one over a number; None where float32 has no room for it, or too few bits."""
+    """Return one over a number; None if float32 has no room for it, or too few bits."""
     if number == 0:
         return None
     reciprocal = 1 / number

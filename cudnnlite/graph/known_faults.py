@@ -223,13 +223,13 @@ def multiplies_in_tf32(graph: GraphData) -> bool:
 
 
 def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
-    """Return what an operation reads; None where it lacks that, which cuDNN refuses."""
+    """Return a tensor that an operation reads; None if it is missing, which cuDNN refuses."""
     numbers = dict(node.reads).get(name, ())
     return graph.tensors[numbers[0]] if numbers else None
 
 
 def _written(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
-    """Return what an operation writes, or None."""
+    """Return a tensor that an operation writes; None if it is missing."""
     numbers = dict(node.writes).get(name, ())
     return graph.tensors[numbers[0]] if numbers else None
 

@@ -78,7 +78,7 @@ class LayerFormulas(AttentionFormulas):
         epsilon : float
             Added to the variance.
         training : bool
-            Whether the mean (except for RMS) and `inv_variance` are computed, for the backward pass.
+            Whether the mean (except for RMS) and `inv_variance` are computed for backward passes.
         """
         name = parse_enum(BackendNormMode, mode, "mode").name
         self._check_same_rank(x=x, scale=scale)

@@ -361,7 +361,7 @@ def _with_three_axes(graph: GraphData) -> Iterator[Change]:
 
 
 def _three_strides(record: TensorRecord) -> Shape:
-    """Return strides of a tensor whose axes before the last two are one; its matrices are packed."""
+    """Return strides of packed matrices, in a tensor whose axes before the last two are one."""
     rows, columns = record.shape[-2:]
     matrix = _in_order((rows, columns), record.strides[-2:])
     return (rows * columns, *matrix)

@@ -35,8 +35,8 @@ CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
 def attributes_of(kind: object) -> dict[str, tuple[int, str, bool]]:
     """Return the attributes of an operation, with those of the descriptor that configures it.
 
-    For each: its number, its type, and whether it takes several values.  ArgumentError where cuDNN
-    has no such operation.
+    An attribute is its number, its type, and whether it takes several values.  ArgumentError if
+    cuDNN has no such operation.
     """
     if not isinstance(kind, str) or _PREFIX + kind not in ATTRIBUTES:
         kinds = [name.removeprefix(_PREFIX) for name in ATTRIBUTES if name.startswith(_PREFIX)]

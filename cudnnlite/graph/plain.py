@@ -1,4 +1,4 @@
-"""A graph as plain values: what JSON can hold, and back."""
+"""Conversion of a graph to plain values, which JSON can hold, and back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NOT_FINITE = ("inf", "-inf", "nan")
 
 
 def graph_to_plain(graph: Any) -> dict[str, Any]:
-    """Return a `GraphData` as JSON can hold it: numbers that are not finite are texts."""
-    # Graphs were saved, and remembered by their text, before any had dynamic shapes.
+    """Return a `GraphData` as a JSON value, in which infinities and NaN are texts."""
+    # Without dynamic shapes the text must stay that of older versions: it is a key of caches.
     options = {"dynamic_shapes": True} if graph.dynamic_shapes else {}
     return {
         "format": FORMAT,
@@ -38,7 +38,7 @@ def graph_to_plain(graph: Any) -> dict[str, Any]:
 
 
 def graph_from_plain(kind: Any, plain: Any) -> Any:
-    """Return the graph, of a class derived from `GraphData`, that `graph_to_plain` was called on.
+    """Return the graph of a value of `graph_to_plain`, as a `kind`: a class of `GraphData`.
 
     Raises
     ------
@@ -53,7 +53,8 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
         _add_tensors(graph, plain["tensors"])
         for node in plain["nodes"]:
             attributes = {name: _number(value) for name, value in node["attributes"].items()}
-            reads, writes = (_groups(graph, node[name]) for name in ("reads", "writes"))
+            reads = _tensor_numbers(graph, node["reads"])
+            writes = _tensor_numbers(graph, node["writes"])
             graph._add_node(node["kind"], attributes, reads, writes)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         detail = f"it has no {error}" if isinstance(error, KeyError) else error
@@ -68,7 +69,7 @@ def _plain_tensor(record: TensorRecord) -> dict[str, Any]:
         "dtype": type_name(record.dtype),
         "value": _plain(record.value),
     }
-    # Graphs were saved, and remembered by their text, before outputs had axes of their own.
+    # Without array axes the text must stay that of older versions: it is a key of caches.
     axes = plain.pop("array_axes")
     if axes is not None:
         plain["array_axes"] = [list(numbers) for numbers in axes]
@@ -78,19 +79,20 @@ def _plain_tensor(record: TensorRecord) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    return value if is_finite else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
 
 
 def _number(value: Any) -> Any:
-    """Return a number that is not finite where its text stands for it; anything else as it is."""
+    """Return an infinity or NaN from its text; return any other value as it is."""
     if isinstance(value, str) and value in _NOT_FINITE:
         return float(value)
     return value
 
 
 def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
-    """Add tensors in their order, so that each has the number that operations know it by."""
+    """Add tensors in their order, so that each has the number by which nodes refer to it."""
     for tensor in tensors:
         name, value, view_of = (tensor[key] for key in ("name", "value", "view_of"))
         shape, strides, dtype = (tensor[key] for key in ("shape", "strides", "dtype"))
@@ -98,7 +100,7 @@ def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
             graph.view(_tensor(graph, view_of), shape, strides)
         elif value is not None:
             scalar = graph.scalar(name, real_number(_number(value), "value"), dtype)
-            if shape:
+            if shape:  # a shape of ones, of the rank that an operation needs
                 ones = (1,) * len(shape)
                 record = replace(scalar.record, shape=ones, strides=ones)
                 graph.tensors[scalar.number] = record
@@ -115,9 +117,12 @@ def _tensor(graph: Any, number: Any) -> Any:
     return graph.tensor(integer(number, "view_of", 0, len(graph.tensors) - 1))
 
 
-def _groups(graph: Any, groups: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+def _tensor_numbers(
+    graph: Any, numbers_by_name: Mapping[str, Sequence[Any]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of a node's tensors by attribute, checked."""
     last = len(graph.tensors) - 1
     return {
         name: tuple(integer(number, name, 0, last) for number in numbers)
-        for name, numbers in groups.items()
+        for name, numbers in numbers_by_name.items()
     }

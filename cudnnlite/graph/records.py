@@ -54,7 +54,7 @@ class TensorRecord:
     def with_array(self, shape: Shape, strides: Shape) -> TensorRecord:
         """Return the record of a tensor whose arrays have these sizes and strides.
 
-        ArgumentError where the same memory has no view in the shape that operations see.
+        ArgumentError if the same memory has no view in the shape that operations see.
         """
         if shape == self.shape:
             return replace(self, strides=strides, array_axes=None)

@@ -35,7 +35,7 @@ class SumOfNothing:
         )
 
     def replace(self, **addresses: int) -> None:
-        """Change the address of what is written; the empty operands' do not matter."""
+        """Change the address of the output; those of the empty operands are not used."""
         self._call.replace(y=addresses[self._header_name])
 
     def function(self) -> None:

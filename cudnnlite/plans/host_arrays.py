@@ -41,7 +41,7 @@ def host_array(value: Any, what: str = "values") -> Array:
 
 
 def host_array_of_shape(what: str, value: Any, shape: tuple[int, ...]) -> Array:
-    """Return what `host_array` does; ArgumentError if it has another shape."""
+    """Return the result of `host_array`; ArgumentError if it has another shape."""
     array = host_array(value, what)
     if array.shape != shape:
         raise ArgumentError(f"{what} has shape {array.shape}; needed: {shape}")

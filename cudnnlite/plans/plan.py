@@ -56,11 +56,11 @@ class Plan(Closable):
             self._handle.graph.keep(self, operands)
 
     def hold(self) -> None:
-        """Let what C needs of this plan outlive its `close()`, until `release`."""
+        """Keep the plan's resources after its `close()`, until `release`."""
         self._holders += 1
 
     def release(self) -> None:
-        """Let go of what `hold` held."""
+        """Free the resources that `hold` kept."""
         self._holders -= 1
         if self._closed and not self._holders:
             self._resources.close()

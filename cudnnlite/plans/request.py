@@ -33,19 +33,19 @@ class Request(Generic[ResultT]):
     operands : sequence
         Arrays, or specs for a plan or a problem, in the order of `Operation.reads`.
     options : sequence
-        In the order of `Operation.options`.
+        The values of the options, in the order of `Operation.options`.
     alpha, beta : float
         Host scalars.
     out : array, tuple of arrays, spec or None
-        What is written, in the order of `Operation.writes`; None for a new array.
+        The outputs, in the order of `Operation.writes`; None for a new array.
     result : TensorSpec, FilterSpec, tuple of them, or None
-        The specs of new results, where the operands do not say them.
+        The specs of new results, if they do not follow from the operands.
     workspace : array or None
         The caller's own scratch memory.
     workspace_limit : int, str or None
         The most workspace that a call may use.
     reserve : array or None
-        What a forward call keeps for the backward call.
+        The memory that a forward call writes for the backward call.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class Request(Generic[ResultT]):
         return OperationPlan[ResultT](self.handle, self.make_problem(), self.limit()).prepare()
 
     def problem(self) -> Problem:
-        """Return what is asked, as data."""
+        """Return the problem of the call, as data."""
         self.refuse(
             self.call_arguments() | self.choice_arguments(),
             "problem, which returns what is asked and not how it is computed",
@@ -147,16 +147,16 @@ class Request(Generic[ResultT]):
         return {"workspace_limit": self.workspace_limit}
 
     def refuse(self, arguments: Mapping[str, Any], receiver: str) -> None:
-        """Raise ArgumentError where one of the arguments was given."""
+        """Raise ArgumentError if one of the arguments was given."""
         for name, value in arguments.items():
             if value is not None:
                 raise ArgumentError(f"{name} is given to {receiver}")
 
     def key(self) -> tuple[Any, ...]:
-        """Return what calls of one kind have in common.
+        """Return a key that is equal for calls of one kind.
 
-        A spec stands there as its hash, which it computes once, and which costs less to compare.  A
-        plan compares the specs themselves, and refuses others than its own.
+        It contains the hash of each spec, which is computed once and is quick to compare.  A plan
+        compares the specs themselves, and refuses specs other than its own.
         """
         if (*map(type, self.options),) != self.operation.option_types:
             self._parse_options()
@@ -275,7 +275,7 @@ class Request(Generic[ResultT]):
         return specs
 
     def _outputs(self) -> Sequence[Any]:
-        """Return what is known of each output: an array, a spec, or None."""
+        """Return the array or the spec of each output; None if the caller gave neither."""
         if len(self.operation.writes) == 1:
             return (self.result if self.out is None else self.out,)
         arrays = self.operation.all_written(self.out)
@@ -305,7 +305,7 @@ class OwnScalarsRequest(Request[ResultT]):
     Parameters
     ----------
     *arguments
-        As of a `Request`, up to `out`.
+        Those of a `Request`, up to `out`.
     **own_scalars
         The names of `Operation.shared_scalars`; None for the value of `alpha` or `beta`.
     """
@@ -317,7 +317,7 @@ class OwnScalarsRequest(Request[ResultT]):
         self.own_scalars = own_scalars
 
     def key(self) -> tuple[Any, ...]:
-        """Return what calls of one kind have in common, the outputs' own scalars included."""
+        """Return a key that is equal for calls of one kind, with the outputs' own scalars."""
         numbers = [
             None if value is None else real_number(value, name)
             for name, value in self.own_scalars.items()

@@ -89,7 +89,7 @@ def refuse_problem(name: str) -> NoReturn:
 
 
 def refuse_arguments_of_calls(plan_of: str, **arguments: Any) -> None:
-    """Raise ArgumentError where an argument is given to `plan` that belongs to the plan's calls."""
+    """Raise ArgumentError if an argument is given to `plan` that belongs to the plan's calls."""
     for name, value in arguments.items():
         if value is not None:
             raise ArgumentError(

@@ -26,7 +26,7 @@ def _columns(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec) -> TensorSpec:
 
 
 def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options as for a convolution, and the filter with the data type of the images."""
+    """Return complete options: those of a convolution, and `w` with the data type of `x`."""
     return {
         **CONVOLUTION.complete(specs, options),
         "w": options["w"].replace(dtype=specs["x"].dtype),

@@ -211,7 +211,7 @@ def named(row: AlgorithmResult) -> str:
 
 
 def named_together(rows: Iterable[AlgorithmResult]) -> str:
-    """Return candidates as one text, the math types of an algorithm together: "FFT (FMA, DEFAULT)"."""
+    """Return candidates as one text that groups math types, as "FFT (FMA, DEFAULT)"."""
     math_types: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         math_types.setdefault((str(row.algorithm), _manner(row)), []).append(str(row.math_type))

@@ -30,7 +30,8 @@ _PLAIN = (bool, int, float, str, type(None))
 class AlgorithmTable(Sequence[AlgorithmResult]):
     """Every candidate of a search, the best first and the failed ones last.
 
-    Prints as a table, also in a notebook.  Candidates that were timed as one kernel are one row of it.
+    It prints as a table, also in a notebook, in which candidates that were timed as one kernel
+    share a row.
 
     Attributes
     ----------
@@ -388,7 +389,7 @@ class _Column(NamedTuple):
 
 
 def _rate_columns(table: AlgorithmTable) -> tuple[_Column, ...]:
-    """Return the columns of what the device could do beside a table's times."""
+    """Return the columns that compare a table's times with the device's peaks."""
 
     def share(row: AlgorithmResult) -> str:
         least = table.roofline_of(row)

@@ -33,7 +33,7 @@ class Work(NamedTuple):
 
 
 def work_of(problem: Problem) -> Work:
-    """Return what a problem has to do at least."""
+    """Return the least work of a problem."""
     if problem.operation is rnn.FORWARD:
         return Work(problem.flops, _bytes_of_network(problem), problem.spec.dtype)
     first = problem.values[problem.operation.reads[0]]

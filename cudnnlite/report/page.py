@@ -207,7 +207,7 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
 
 
 def _rates(table: AlgorithmTable, row: AlgorithmResult) -> dict[str, Any]:
-    """Return what a row is beside the peaks of the device; None where they are not known."""
+    """Return the rates of a row relative to the device's peaks; None if they are unknown."""
     least = table.roofline_of(row)
     if least is None or not row.time_ms:
         return {"tflops": table.tflops_of(row), "roofline": None, "bound": ""}

@@ -222,7 +222,7 @@ def plot_model(
     ax : matplotlib Axes, optional
         As in `plot_times`, and returned.
     policy : mapping, optional
-        What `TuningPolicy.to_plain` returns: its objective says which time counts.
+        The result of `TuningPolicy.to_plain`; its objective decides which time counts.
     """
     totals = _totals(tunings, policy)
     names = [shorten((*tuned.names, tuned.title)[0], tuned.count) for tuned, _ in totals]
@@ -385,7 +385,7 @@ def _totals(
 
 
 def _variant(row: AlgorithmResult) -> str:
-    """Return what tells a row from others of its algorithm: math type, layout, replay."""
+    """Return the properties that distinguish rows of one algorithm: math type, layout, replay."""
     parts = [str(row.math_type)]
     if row.layout:
         parts.append(row.layout)

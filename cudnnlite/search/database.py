@@ -154,7 +154,7 @@ def row_from_plain(row: Row) -> AlgorithmResult:
 
 
 def contestant_of(row: AlgorithmResult) -> object:
-    """Return what `Database.wins` counts: an engine's number or an algorithm, with the layout."""
+    """Return the key of `Database.wins`: an engine's number or an algorithm, with the layout."""
     if isinstance(row.algorithm, Engine):
         return row.algorithm.index, row.layout
     return row.algorithm, row.layout

@@ -292,7 +292,7 @@ class _Sampler(Generic[SampleT]):
     def _take(self, indices: list[int], rounds: int) -> None:
         """Take a sample of each of these pieces in every round, until the time is up."""
         for _ in range(rounds):
-            # In the first rounds, which are always taken, all pieces have the same number of samples.
+            # The first rounds are always taken; there all pieces have equally many samples.
             has_first_rounds = len(self._samples[indices[0]]) >= self._policy.least_rounds
             if has_first_rounds and time.perf_counter() > self._deadline:
                 return

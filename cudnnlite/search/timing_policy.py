@@ -26,7 +26,7 @@ class TimingPolicy(NamedTuple):
     # How often further rounds are added, as long as the best one's quartiles are further apart than
     # `close` allows.
     most_further: int = 4
-    # A sample repeats short work for about so many ms: events tick in half microseconds.
+    # A sample repeats short work for about this many ms: events tick in half microseconds.
     sample_ms: float = 0.5
     most_repeats: int = 64
     # The first rounds, which are always taken.
@@ -43,7 +43,7 @@ class TimingPolicy(NamedTuple):
     l2_bytes: int = 256 << 20
     # Registers and shared memory of an H200: 132 multiprocessors with 256 and 228 KiB.
     on_chip: int = 64 << 20
-    # Synthetic operands repeat a block of so many random values.  The number is odd, so that no
+    # Synthetic operands repeat a block of this many random values.  The number is odd, so that no
     # axis of a tensor has the period of the block.  The time on a GPU depends a little on how many
     # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
@@ -54,7 +54,7 @@ class TimingPolicy(NamedTuple):
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
     # ones.  The first three are followed by two in another layout where a conversion may pay.
     real_losers: int = 5
-    # Such a call repeats short work for about so many ms.  Calls of recurrent networks, and
+    # Such a call repeats short work for about this many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.

@@ -1,4 +1,4 @@
-"""Specs: frozen values that a descriptor is made from, with shape inference and no native objects."""
+"""Specs: frozen values for descriptors, with shape inference and without native objects."""
 
 from cudnnlite.specs.convolution import ConvolutionSpec
 from cudnnlite.specs.filter import FilterSpec

@@ -194,7 +194,7 @@ class AttentionSpec(FrozenSpec):
         return shapes
 
     def weights_of(self) -> AttentionSpec:
-        """Return what the weights depend on: the spec without fields that leave them as they are.
+        """Return the spec without the fields that do not affect weights.
 
         These are scale, dropout, maxima, compute type and math type.
         """

@@ -71,7 +71,7 @@ class ConvolutionSpec(
         "cross_correlation" (what deep learning calls a convolution; the default) or "convolution"
         (the filter rotated).
     compute_type : DataType or str, optional
-        What cuDNN accumulates in.  If not given: float64 for float64 tensors, int32 for int8,
+        The type of cuDNN's sums.  If not given: float64 for float64 tensors, int32 for int8,
         float32 for the others.
     math_type : MathType or str
         `MathType.DEFAULT` ("tf32"): on float32 tensors cuDNN multiplies in TF32 on Ampere and later

@@ -211,8 +211,8 @@ class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor")
     compute_type : DataType or str
         The type of the computation: float32; an operation on float64 operands sets it to float64.
     indices : ReduceTensorIndices or str
-        "flattened" where the place of what was found is wanted too, as `reduce_tensor(...,
-        indices=True)` does; "no".
+        "flattened" to get the index of the minimum or maximum too, as `reduce_tensor(...,
+        indices=True)` does; otherwise "no".
 
     Examples
     --------
@@ -447,7 +447,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
 
         The channels are first if `x` has gaps.
 
-        ArgumentError where no window fits.
+        ArgumentError if no window fits.
         """
         if not 3 <= instance_of(x, TensorSpec, "x").rank <= 5:
             raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 3, 4 or 5")

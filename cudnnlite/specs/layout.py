@@ -169,7 +169,7 @@ def view_strides(
 ) -> tuple[int, ...] | None:
     """Return the strides of another shape for the same values in the same order.
 
-    None where the same memory has no such view.
+    None if the same memory has no such view.
     """
     axes = runs(shape, strides)
     room, stride, new_strides = 1, 1, []

@@ -75,10 +75,10 @@ class RNNSpec(FrozenSpec):
         infinities are allowed.  cy itself is not clipped.  An H200 keeps the two in single
         precision, also for float64.
     dtype : DataType or str
-        Of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0 and 9.10
-        refuse, 9.19 does not).
+        The type of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0
+        and 9.10 refuse, 9.19 does not).
     compute_type : DataType or str, optional
-        What cuDNN computes in.  If not given: float64 for float64, float32 for the others.
+        The type of cuDNN's computation.  If not given: float64 for float64, float32 for the others.
     math_type : MathType or str
         `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.
         `MathType.FMA` ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be
@@ -168,8 +168,8 @@ class RNNSpec(FrozenSpec):
         module : torch.nn.RNNBase
             The module; its weights go by `RNNWeights.from_torch`.
         options : object
-            What PyTorch's modules do not tell: ``math_type``, ``compute_type``, ``clip``; or to
-            have something otherwise.
+            Fields that PyTorch's modules do not have (``math_type``, ``compute_type``, ``clip``),
+            or other values than the module's.
 
         Raises
         ------
@@ -294,7 +294,7 @@ class RNNSpec(FrozenSpec):
         return float(np.float32(self.clip[0])), float(np.float32(self.clip[1]))
 
     def weights_of(self) -> RNNSpec:
-        """Return what the weights depend on: the spec without fields that leave them as they are.
+        """Return the spec without the fields that do not affect weights.
 
         These are math type, compute type, clipping and dropout.
         """

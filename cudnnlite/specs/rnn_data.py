@@ -237,7 +237,7 @@ def _parse_unpacked_lengths(lengths: Any, steps: int, batch: int) -> tuple[int, 
 
 
 def check_packed(lengths: tuple[int, ...], rows: int) -> None:
-    """Raise ArgumentError unless packed data of so many rows can have these lengths."""
+    """Raise ArgumentError unless packed data with `rows` rows can have these lengths."""
     for position, (before, after) in enumerate(pairwise(lengths)):
         if after > before:
             raise ArgumentError(

@@ -40,7 +40,7 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
     shape : iterable of int
         ``(N, C, *spatial)``, whatever the layout; rank 1 to 8.  N may be 0: an empty batch.
     dtype : DataType or str or numpy dtype
-        Such as "float32", "float16", "bfloat16", "int8", "int8x32".
+        The data type, such as "float32", "float16", "bfloat16", "int8", "int8x32".
     layout : str, optional
         "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a
         vector dtype. "sequence_major", "batch_major" and "states" are what recurrent networks call
@@ -119,7 +119,7 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
         return super().replace(**changes)
 
     def _layout_at(self, rank: int) -> str:
-        """Return what the layout is called at another rank."""
+        """Return the name of the layout at another rank."""
         if rank == self.rank:
             return self.layout
         if self.layout in CHANNELS_LAST.values():
@@ -281,7 +281,7 @@ def tensor_spec_of(
 def _spec_of_shape(
     shape: tuple[Any, ...], kinds: tuple[type, ...], dtype: Any, layout: str | None
 ) -> TensorSpec:
-    """Return the spec of a shape; `kinds` tell sizes from what only equals them, as True does 1."""
+    """Return the spec of a shape; `kinds` are the types of the sizes, because True equals 1."""
     return whole_or_made(TensorSpec, shape, dtype=dtype, layout=layout, strides=None)
 
 

@@ -30,6 +30,6 @@ def string_literal(text: str) -> str:
 
 
 def _printed(text: str) -> str:
-    """Return what stands in a comment for a text."""
+    """Return a text in a form that a C comment can contain."""
     printed = "".join(sign if sign.isprintable() else f"<U+{ord(sign):04X}>" for sign in text)
     return _BETWEEN.sub(" ", printed.replace("\\", "/"))

@@ -12,6 +12,7 @@ from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.tracing.c_text import string_literal
 
 INPUTS = "inputs"
+_MISSING = 0  # the result of `file_type` without a file
 PROGRAM = "program.c"
 FIRST_LINES = {PROGRAM: b"/* Written by cudnnlite ", "Makefile": b"# Written by cudnnlite "}
 
@@ -19,9 +20,9 @@ FIRST_LINES = {PROGRAM: b"/* Written by cudnnlite ", "Makefile": b"# Written by 
 class ProgramFolder:
     """A folder with ``program.c``, a ``Makefile``, and the files in ``inputs/`` that it reads.
 
-    A file that is there already is replaced only if cudnnlite wrote it: the first line of
-    ``program.c`` and ``Makefile`` says so, and what lies in ``inputs/`` is read by such a
-    ``program.c``, or is the same.  Symbolic links in the folder are never followed.
+    An existing file is replaced only if cudnnlite wrote it.  The first line of ``program.c`` and
+    ``Makefile`` says so.  A file in ``inputs/`` is replaced if such a ``program.c`` reads it, or if
+    its content stays the same.  Symbolic links in the folder are never followed.
 
     Parameters
     ----------
@@ -36,22 +37,25 @@ class ProgramFolder:
         self._label = label
 
     def check(self) -> None:
-        """Refuse the folder where something that would be replaced was not written by cudnnlite.
+        """Refuse the folder if cudnnlite did not write a file that would be replaced.
 
         Raises
         ------
         ArgumentError
             The message names the folder and the file.
         """
-        if file_type(self.path / INPUTS, follow=False) not in (0, stat.S_IFDIR):
+        inputs_type = file_type(self.path / INPUTS, follow=False)
+        if inputs_type not in (_MISSING, stat.S_IFDIR):
             self._refuse(INPUTS, "is no folder (symbolic links are not followed)")
         for name, first_line in FIRST_LINES.items():
             self._check_type(name)
-            if self._is_there(name) and not self._content(name).startswith(first_line):
+            if self._exists(name) and not self._content(name).startswith(first_line):
                 self._refuse(name, "was not written by cudnnlite and is not replaced")
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Check all files, by their names in the folder, and write them; make it if need be.
+        """Check the files, given by their names in the folder, and write them.
+
+        The folder is made if it does not exist.
 
         Raises
         ------
@@ -59,13 +63,14 @@ class ProgramFolder:
             `check` refuses the folder, or the system refuses to write.
         """
         self.check()
-        replaced = self._content(PROGRAM)
+        old_program = self._content(PROGRAM)
         for name, content in files.items():
             if name in FIRST_LINES:
                 continue
             self._check_type(name)
-            is_ours = string_literal(name).encode() in replaced
-            if self._is_there(name) and not is_ours and self._content(name) != content:
+            is_input_of_program = string_literal(name).encode() in old_program
+            is_ours = is_input_of_program or self._content(name) == content
+            if self._exists(name) and not is_ours:
                 self._refuse(
                     name,
                     f"is there already, is not read by a {PROGRAM} of cudnnlite, "
@@ -75,8 +80,8 @@ class ProgramFolder:
             for name, content in files.items():
                 path = self.path / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # A new file: an old one may have other names too (hard links), and would change
-                # under them.
+                # The file is made anew.  An old one may have hard links, whose content must not
+                # change.
                 path.unlink(missing_ok=True)
                 with path.open("xb") as file:
                     file.write(content)
@@ -85,14 +90,14 @@ class ProgramFolder:
         kind = file_type(self.path / name, follow=False)
         if kind == stat.S_IFLNK:
             self._refuse(name, "is a symbolic link, which is not followed")
-        if kind not in (0, stat.S_IFREG):
+        if kind not in (_MISSING, stat.S_IFREG):
             self._refuse(name, "is no regular file")
 
-    def _is_there(self, name: str) -> bool:
-        return file_type(self.path / name, follow=False) != 0
+    def _exists(self, name: str) -> bool:
+        return file_type(self.path / name, follow=False) != _MISSING
 
     def _content(self, name: str) -> bytes:
-        """Return what a file holds; nothing where it cannot be read."""
+        """Return the content of a file; empty if it cannot be read."""
         try:
             return (self.path / name).read_bytes()
         except OSError as error:
@@ -106,6 +111,6 @@ class ProgramFolder:
 
 
 def packaged_file(name: str) -> bytes:
-    """Return a file that comes with this package; CudnnliteError for what the system refuses."""
+    """Return the content of a file of this package; CudnnliteError if it cannot be read."""
     with refused_as(CudnnliteError, f"cudnnlite/tracing/{name} cannot be read"):
         return files("cudnnlite.tracing").joinpath(name).read_bytes()

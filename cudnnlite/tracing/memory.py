@@ -139,7 +139,7 @@ class Memory(Observer):
     statements : list of Statement
         The statements of the block, and those that make the objects from before the block.
     warnings : list of str
-        What the program in C cannot do.
+        The limits of the program in C.
     devices : set of Device
         The devices that were used.
     over : bool

@@ -112,7 +112,7 @@ class Statement:
 
     @property
     def device(self) -> Any:
-        """The device that has to be current; None where none has to."""
+        """The device that must be current; None if any may be."""
         if self.on:
             return self.on
         return next((variable.device for variable in self.variables if variable.device), None)
@@ -252,7 +252,7 @@ def _place_on_devices(statements: list[Statement]) -> None:
 
 
 def useful(statements: list[Statement]) -> list[Statement]:
-    """Return what does something, and what that needs; no queries whose answers nobody uses."""
+    """Return the statements with an effect, and those that they need; no unused queries."""
     makers: dict[Variable, list[Statement]] = defaultdict(list)
     for statement in statements:
         for variable in statement.needed_for or ():
@@ -376,7 +376,7 @@ def _folded_by(lines: list[Item], period: int) -> list[Item]:
 
 
 def _key(item: Any) -> object:
-    """Return what has to be equal: statements, not comments."""
+    """Return the part of an item that must be equal: the statements, without comments."""
     text_or_times, source_or_body = item
     if isinstance(text_or_times, str):
         return text_or_times

@@ -376,7 +376,7 @@ class Recorder(Memory):
         return [f"({c_type.replace('[]', ' *')})", address]
 
     def _host_array(self, function: str, argument: Argument) -> Expression:
-        """Return what C reads on the host."""
+        """Return the host array that C reads through an argument."""
         element = argument.value._type_
         if issubclass(element, ctypes.Structure):
             return self._unknown(function, argument.name, f"a {element.__name__}")
@@ -605,7 +605,7 @@ def _owner_of(address: int | None) -> Any:
 
 
 def _pack_values(address: int) -> dict[str, Any]:
-    """Return what a variant pack of an execution plan was set to; nothing where it is none."""
+    """Return the attributes of the variant pack at an address; empty if there is none."""
     for plan in PREPARED:
         values = plan.pack_values(address) if isinstance(plan, ExecutionPlan) else None
         if values is not None:
@@ -651,12 +651,12 @@ def _is_address(value: int, kind: Any) -> bool:
 
 
 def _base_type(c_type: str) -> str:
-    """Return the type of what a pointer or an array of C has."""
+    """Return the type of the elements of a pointer or an array of C."""
     return c_type.removesuffix("[]").removesuffix("*").strip()
 
 
 def _pointed_values(argument: Argument) -> Any:
-    """Return what an argument points to on the host."""
+    """Return the host values that an argument points to."""
     return argument.passed if isinstance(argument.passed, ctypes.Array) else argument.value[:1]
 
 

@@ -177,14 +177,15 @@ def trace() -> Iterator[Trace]:
     """Record the C calls of a block, in whichever thread, and the copies to and from the device.
 
     Meanwhile each call takes longer, and a plan with ``replay=True`` makes its calls one by one.
-    What was made before the block is written down as it is when it is first used: descriptors as
-    they would be made now, memory with what is in it. Outside of such a block nothing is looked at.
+    An object from before the block is recorded when it is first used, in its state at that time: a
+    descriptor by the calls that would make it, memory with its content. Nothing is recorded outside
+    of such a block.
 
     Yields
     ------
     Trace
-        To be read in the block or after it: ``print(trace)``, `Trace.calls`, `Trace.as_c`,
-        `Trace.save`.
+        The calls. Read them in the block or after it: ``print(trace)``, `Trace.calls`,
+        `Trace.as_c`, `Trace.save`.
 
     Raises
     ------

@@ -217,7 +217,7 @@ class _Attention:
         graph.output(name, total, dtype)
 
     def add_bias_gradient(self, dscores: GraphTensor) -> None:
-        """Add the output `dbias`: the gradient of the scores, summed where the bias is broadcast."""
+        """Add the output `dbias`: the gradient of the scores, summed over broadcast axes."""
         if "bias" not in self.inputs:
             raise ArgumentError("return_dbias=True needs a bias")
         bias = self.inputs["bias"]

@@ -135,4 +135,4 @@ class AttentionInterface(Protocol):
         """Enqueue the backward pass over the weights."""
 
     def memory_to_clear(self, dq: DeviceArray) -> list[tuple[int, int]]:
-        """Return what the backward pass over the data leaves unwritten: addresses and bytes."""
+        """Return the memory that the data's backward pass does not write: addresses and bytes."""

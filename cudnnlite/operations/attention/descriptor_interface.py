@@ -32,7 +32,7 @@ class DescriptorAttention:
     Parameters
     ----------
     handle : Handle
-        What the calls are made with.
+        The handle of the calls.
     key : AttentionPlanKey
         The spec of the attention and of its sequences.
     stack : ExitStack
@@ -178,7 +178,7 @@ class DescriptorAttention:
         )
 
     def memory_to_clear(self, dq: DeviceArray) -> list[tuple[int, int]]:
-        """Return what the backward pass over the data leaves unwritten: address and bytes.
+        """Return the memory that the backward pass over the data does not write: address and bytes.
 
         cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
         """

@@ -84,7 +84,7 @@ class GraphAttention:
     Parameters
     ----------
     handle : Handle
-        What the calls are made with.
+        The handle of the calls.
     key : AttentionPlanKey
         The spec of the attention and of its sequences; `why_no_graph` has nothing against it.
     stack : ExitStack
@@ -393,7 +393,7 @@ class GraphAttention:
             self._steps_with_residual = [*self._forward_steps[:-1], step]
 
     def plan_self_attention(self) -> None:
-        """Plan the projections of queries, keys and values as one product, where they are one array.
+        """Plan the projections of queries, keys and values as one product, if they are one array.
 
         It has no more scratch memory than the other steps, so that buffers stay where they are.
         """
@@ -411,7 +411,7 @@ class GraphAttention:
             self._joint_projection = None
 
     def _joint_projection_graph(self) -> Graph | None:
-        """Return the three projections as one product; None where their memory does not allow it.
+        """Return the three projections as one product; None if their memory does not allow it.
 
         cuDNN 9 has the matrices of queries, keys and values one behind the other, and so the
         biases: three matrices of a batch.
@@ -438,7 +438,7 @@ class GraphAttention:
         )
 
     def _distance(self, offsets: Sequence[int]) -> int | None:
-        """Return how far apart places in memory are, in elements; None where that differs."""
+        """Return the distance between offsets, in elements; None if the distances differ."""
         distances = {behind - before for before, behind in pairwise(offsets)}
         if len(distances) > 1:
             return None

@@ -54,7 +54,7 @@ class AttentionChoice(NamedTuple):
     interface : str
         "graph" or "descriptor".
     engines : dict of str to AlgorithmResult
-        The engine of each graph, by what that computes; empty for the descriptor call.
+        The engine of each graph, by the graph's results; empty for the descriptor call.
     remark : str
         Why no graphs are used; empty if they are, or if the caller named the interface.
     """
@@ -86,7 +86,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     spec : AttentionSpec
         The attention; its maxima are those of the sequences.
     choice : AttentionChoice
-        Which of cuDNN's interfaces computes it, with the engines, or why there are none.
+        The interface of cuDNN, with the engines, or the reason why there are none.
     workspace, reserve : int
         The bytes of scratch memory and of reserve space that a call needs.
 
@@ -134,7 +134,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     def _plan_graphs(self) -> GraphAttention:
         """Return the graphs.
 
-        NotSupportedError, BadParamError or WorkspaceLimitError where there are none.
+        NotSupportedError, BadParamError or WorkspaceLimitError if there are none.
         """
         reason = why_no_graph(self.key)
         if reason is not None:

@@ -19,7 +19,7 @@ class WeightMatrix(NamedTuple):
     out_size, in_size : int
         The lengths of y and x.
     out_stride, in_stride : int
-        In elements.
+        The strides of y and x, in elements.
     """
 
     out_size: int
@@ -34,7 +34,7 @@ class WeightMatrix(NamedTuple):
 
 
 def weight_matrix(name: str, part: TensorSpec) -> WeightMatrix | None:
-    """Return the weights of all heads as one matrix; None where their strides do not allow that.
+    """Return the weights of all heads as one matrix; None if their strides do not allow that.
 
     `part` is the spec of (heads, rows, columns).  An output projection reads the results of all
     heads side by side; the others write those of all heads side by side.

@@ -17,7 +17,8 @@ from cudnnlite.operations.attention.scaled_dot_product_types import (
 )
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 
-_LARGEST_SEED = 1 << 53  # up to which numbers by value, which are doubles, are exact
+# Numbers are passed by value as doubles, which are exact up to this one.
+_LARGEST_SEED = 1 << 53
 
 
 @ScaledDotProductAttentionFunction
@@ -47,15 +48,15 @@ def scaled_dot_product_attention_forward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     q : device array
-        Queries, ``(batch, heads, steps, size)``; float16, bfloat16 or float32, whose sizes go up to
-        128.  Any strides whose last axis is packed.
+        Queries, ``(batch, heads, steps, size)``; float16, bfloat16, or float32 with sizes up to
+        128.  The last axis must be packed; other strides may have any value.
     k, v : device array
         Keys and values, ``(batch, heads, steps, size)``, of q's data type.  The heads of q may be a
         multiple of theirs: then several heads of queries share one of keys and values.
     scale : float, optional
         ``size ** -0.5``, if not given.
     causal : bool
-        Whether a query attends to the keys up to its own step alone.
+        Whether a query attends only to the keys up to its own step.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, q's steps, k's steps)``.
     q_lengths, kv_lengths : device array, optional
@@ -63,20 +64,21 @@ def scaled_dot_product_attention_forward(
         ``(batch, 1, 1, 1)``.  Give both or none.  Beyond q_lengths, float16 and bfloat16 outputs
         are zero, and float32 outputs are not written; stats are undefined there.
     window : int, optional
-        How many steps of keys a query sees, up to its own: those before are masked.  Those behind
-        its own are not, unless `causal` masks them.
+        A query of step t attends to the keys of the steps after ``t - window``; earlier keys are
+        masked.  Keys after step t are not masked, unless `causal` is true.
     dropout : float
-        The probability with which a weight of a value becomes 0, below 1; the others are divided
-        by ``1 - dropout``.  float16 and bfloat16 alone.
+        The dropout probability of the softmax, below 1.  The other values of the softmax are
+        divided by ``1 - dropout``.  Only for float16 and bfloat16.
     seed, offset : int
-        Choose what `dropout` drops: the same pair drops the same, in the backward pass too.  From 0
-        to 2**53.  A captured call keeps those of its capture.
+        The seed and the offset of the random numbers of `dropout`, from 0 to 2**53.  The same pair
+        drops the same values, in the backward pass too.  A captured call always uses the pair of
+        its capture.
     return_stats : bool
-        Whether the logarithms of the sums of exponentials are returned too, which
-        `scaled_dot_product_attention_backward` reads.
+        Whether stats are returned too, the logarithms of the sums of exponentials.
+        `scaled_dot_product_attention_backward` reads them.
     out : device array, or a pair of them, optional
-        Written in place: o, or o and stats; new arrays if not given.  o may have any strides whose
-        last axis is packed; a plan is told them by a spec.
+        o, or o and stats, written in place; new arrays if not given.  The last axis of o must be
+        packed; its other strides may have any value.  For a plan, give a spec with the strides.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 
@@ -160,14 +162,14 @@ def scaled_dot_product_attention_backward(
     q, k, v : device array
         As in `scaled_dot_product_attention_forward`; float16 or bfloat16.
     o, stats : device array
-        What that returned, with ``return_stats=True``.
+        The results of `scaled_dot_product_attention_forward` with ``return_stats=True``.
     do : device array
         The gradient of o, of its shape and data type.
     scale, causal, bias, q_lengths, kv_lengths, window, dropout, seed, offset
-        As there, and the same as in the forward call.
+        The arguments of the forward call, unchanged.
     return_dbias : bool
         Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
-        9.0 on; whether there is an engine for it, cuDNN alone says.
+        9.0 on; cuDNN may have no engine for it.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional
@@ -191,8 +193,8 @@ def scaled_dot_product_attention_backward(
     -----
     C functions: `cudnnBackendExecute`, as in `scaled_dot_product_attention_forward`.
 
-    What cuDNN's kernels write beside the gradients is in the workspace: sums in float32 of the size
-    of dq, or, with `return_dbias`, the gradient of all scores.
+    The workspace contains the other results of cuDNN's kernels: float32 sums of the size of dq, or,
+    with `return_dbias`, the gradient of all scores.
 
     Examples
     --------
@@ -231,7 +233,7 @@ def scaled_dot_product_attention_backward(
 def _options(
     scale: float | None, causal: bool, window: int | None, dropout: float
 ) -> dict[str, Any]:
-    """Return the options of the formulas; ArgumentError names one that is none."""
+    """Return the options of the formulas; ArgumentError if one is not allowed."""
     probability = real_number(dropout, "dropout")
     if not 0 <= probability < 1:
         raise ArgumentError(f"dropout={probability}; needed: from 0 on, below 1")
@@ -244,7 +246,7 @@ def _options(
 
 
 def _random_numbers(options: Mapping[str, Any], seed: int, offset: int) -> dict[str, int]:
-    """Return what a call passes by value for its dropout."""
+    """Return the numbers that a call with dropout passes by value; empty without dropout."""
     numbers = {
         "seed": integer(seed, "seed", 0, _LARGEST_SEED),
         "offset": integer(offset, "offset", 0, _LARGEST_SEED),

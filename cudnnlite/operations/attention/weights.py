@@ -52,7 +52,7 @@ class AttentionWeights(NamedWeights):
     spec : AttentionSpec
         The attention.
     kind : AttentionSpec
-        The spec without the fields that weights do not depend on.
+        The fields of the spec on which weights depend; all others are unset.
     array : DeviceArray
         The whole buffer, in a layout of cuDNN's own.
 
@@ -132,24 +132,19 @@ class AttentionWeights(NamedWeights):
             name: host_array_of_shape(f"state_dict[{prefix + name!r}]", values_by_name[name], shape)
             for name, shape in shapes.items()
         }
-        matrices = tensors.get("in_proj_weight", np.empty((0,)))
-        if matrices.size:
-            tensors |= dict(
-                zip(
-                    ("q_proj_weight", "k_proj_weight", "v_proj_weight"),
-                    np.split(matrices, 3),
-                    strict=True,
-                )
-            )
-        sizes = spec.weight_shapes()
-        values = {f"w{x}": tensors[f"{x}_proj_weight"].reshape(sizes[f"w{x}"]) for x in "qkv"}
+        if "in_proj_weight" in tensors:
+            # PyTorch has one tensor for the three projections if their inputs have one size.
+            matrices = np.split(tensors["in_proj_weight"], 3)
+            for x, matrix in zip("qkv", matrices, strict=True):
+                tensors[f"{x}_proj_weight"] = matrix
+        own_shapes = spec.weight_shapes()
+        values = {f"w{x}": tensors[f"{x}_proj_weight"].reshape(own_shapes[f"w{x}"]) for x in "qkv"}
         out = tensors["out_proj.weight"].reshape(spec.o_proj_size, spec.heads, spec.v_proj_size)
         values["wo"] = out.transpose(1, 0, 2)
         if spec.bias:
             biases = np.split(tensors["in_proj_bias"], 3)
-            values |= {
-                f"b{x}": bias.reshape(sizes[f"b{x}"]) for x, bias in zip("qkv", biases, strict=True)
-            }
+            for x, bias in zip("qkv", biases, strict=True):
+                values[f"b{x}"] = bias.reshape(own_shapes[f"b{x}"])
             values["bo"] = tensors["out_proj.bias"]
         return cls.from_arrays(handle, spec, values)
 
@@ -159,11 +154,10 @@ class AttentionWeights(NamedWeights):
         The call waits for the copy from the device.
         """
         shapes, values = _torch_shapes(self.spec), self.numpy()
-        rows = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
-        tensors = {}
+        matrices = [values[f"w{x}"].reshape(-1, values[f"w{x}"].shape[2]) for x in "qkv"]
+        tensors = {f"{x}_proj_weight": matrix for x, matrix in zip("qkv", matrices, strict=True)}
         if "in_proj_weight" in shapes:
-            tensors["in_proj_weight"] = np.concatenate(rows)
-        tensors |= {f"{x}_proj_weight": matrix for x, matrix in zip("qkv", rows, strict=True)}
+            tensors["in_proj_weight"] = np.concatenate(matrices)
         tensors["out_proj.weight"] = (
             values["wo"].transpose(1, 0, 2).reshape(self.spec.o_proj_size, -1)
         )
@@ -180,8 +174,8 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     """
     instance_of(spec, AttentionSpec, "spec")
     sizes = (spec.q_size, spec.k_size, spec.v_size)
-    projected = {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
-    if len(projected) > 1 or not spec.o_proj_size or not spec.q_proj_size:
+    projected_sizes = {spec.q_proj_size, spec.k_proj_size, spec.v_proj_size}
+    if len(projected_sizes) > 1 or not spec.o_proj_size or not spec.q_proj_size:
         raise ArgumentError(
             f"{spec} is not one that PyTorch has: PyTorch's has four projections, "
             "and projects queries, keys and values to one size"
@@ -200,9 +194,9 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
 
 
 def weight_places(handle: Handle, spec: AttentionSpec) -> dict[str, tuple[int, TensorSpec]]:
-    """Return the offset in bytes, and the spec, of each matrix and bias of such weights.
+    """Return the offset in bytes, and the spec, of each matrix and bias of weights of a spec.
 
-    cuDNN tells them of weights that are in memory, which is given back.
+    cuDNN describes only weights that are in memory, so they are allocated and freed here.
     """
     weights = AttentionWeights(handle, spec.weights_of())
     weights.close()

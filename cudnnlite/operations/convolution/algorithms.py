@@ -76,7 +76,7 @@ def _algorithms(operation: Operation) -> Algorithms:
 
 
 def check_interface(problem: Problem, algorithm: object, interface: str | None) -> None:
-    """Raise ArgumentError where algorithm, interface and padding contradict each other."""
+    """Raise ArgumentError if algorithm, interface and padding contradict each other."""
     if algorithm is None:
         needed_interface = interface
         argument = f"interface={interface!r}"
@@ -101,7 +101,7 @@ class PreparedChoice(NamedTuple):
     Attributes
     ----------
     choice : AlgorithmResult
-        The choice, with what became known when it was prepared.
+        The choice, with the facts of its preparation.
     call : PreparedCall or the like
         The call, without the addresses of its operands.
     workspace : int
@@ -162,7 +162,7 @@ def choose_and_prepare(
     *,
     is_aligned: bool,
 ) -> PreparedChoice:
-    """Return what cuDNN's heuristics prefer, prepared; the parameters are those of `choose`."""
+    """Return the prepared choice of cuDNN's heuristics; the parameters are those of `choose`."""
     choice = choose(native, None, limit, interface, stack, is_aligned=is_aligned)
     if isinstance(choice, PreparedChoice):
         return choice

@@ -39,7 +39,7 @@ class EpiloguePlan(ConvolutionPlan):
     Attributes
     ----------
     graph : Graph
-        What is computed.
+        The graph that is computed.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class EpilogueRequest(ConvolutionRequest):
         return graph
 
     def _apply(self, graph: Graph, y: GraphTensor) -> GraphTensor:
-        """Return what the epilogue makes of y; ArgumentError where that is no tensor of its."""
+        """Return the result of the epilogue on y; ArgumentError if it is no tensor of the graph."""
         if isinstance(self.epilogue, str):
             return ACTIVATIONS[self.epilogue](graph, y)
         inputs = [*graph.inputs]

@@ -57,10 +57,10 @@ def convolution_forward(
     conv : ConvolutionSpec
         Padding, stride, dilation, groups, mode, compute type, math type.
     bias : device array, optional
-        ``(K,)`` or ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32 for integers.
-        It is added in the same kernel where cuDNN has one: an engine, or
+        ``(K,)`` or ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32
+        for integers.  The convolution's kernel adds it if cuDNN has such a kernel: an engine, or
         `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
-        `cudnnAddTensor` adds it.  ``plan.choice`` says which.
+        `cudnnAddTensor` adds it.  ``plan.choice`` names the way.
     epilogue : callable or str, optional
         What follows in the same kernel: a function of the graph and of y, a tensor of it, that
         returns another one, such as ``lambda graph, y: graph.gelu(y)``; or the name of an

@@ -166,7 +166,7 @@ def in_layout(row: AlgorithmResult, layout: str) -> ConvolutionResult:
 
 
 def _remaining(limit: int, room: int) -> int:
-    """Return what a workspace limit leaves beside the converted operands."""
+    """Return the bytes of a workspace limit that the converted operands leave free."""
     if room > limit:
         raise WorkspaceLimitError(f"the converted operands: {over_limit(room, limit)}")
     return limit - room

@@ -60,24 +60,24 @@ class GraphRequest(Generic[ResultT]):
     handle : Handle or None
         The handle that runs it; None if only the graph is requested.
     name : str
-        The function's.
+        The function's name.
     formula : callable
         (specs, **options) -> the graph.
     operands : dict
         Arrays by name, or specs for a plan or a graph; None is left out.
     options : dict
-        Of the formula; hashable values.
+        The options of the formula; their values are hashable.
     results : sequence of str
-        Which outputs a call returns; the others are scratch memory, in the workspace.
+        The outputs that a call returns; the others are in scratch memory, in the workspace.
     out : array, sequence of arrays, or None
-        What is written, in the order of `results`; specs for a plan or a graph.
+        The outputs, in the order of `results`; specs for a plan or a graph.
     workspace_limit : int, str or None
         The most workspace that a call may use.
     numbers : dict, optional
         Further arguments of the formula, which each call passes by value: calls with others are of
         the same kind.
     math_type : MathType
-        What engines may do to the operands of products.
+        The conversions of a product's operands that engines may make.
     """
 
     def __init__(
@@ -175,14 +175,14 @@ class GraphRequest(Generic[ResultT]):
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()
         results = plan(*operands, out=out, **self._numbers)
-        returned = tuple(results[name] for name in self._results)
-        return returned[0] if len(returned) == 1 else returned  # type: ignore[return-value]
+        arrays = tuple(results[name] for name in self._results)
+        return arrays[0] if len(arrays) == 1 else arrays  # type: ignore[return-value]
 
     def _key(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Return what calls of one kind have in common.
+        """Return a key that is equal for calls of one kind.
 
-        A spec stands there as its hash, which it computes once, and which costs less to compare.  A
-        plan compares the specs themselves, and refuses others than its own.
+        It contains the hash of each spec, which is computed once and is quick to compare.  A plan
+        compares the specs themselves, and refuses specs other than its own.
         """
         workspace = self._handle.workspace
         limit = workspace.limit
@@ -228,7 +228,7 @@ class GraphRequest(Generic[ResultT]):
         return plan_graph(handle, graph, None, requirements, limit, scratch=scratch)
 
     def _outputs(self) -> dict[str, Any]:
-        """Return what the caller gives for results, by name: arrays, specs or None."""
+        """Return the caller's arguments for results, by name: arrays, specs or None."""
         if self._out is None:
             return {}
         arrays = (self._out,) if len(self._results) == 1 else self._out

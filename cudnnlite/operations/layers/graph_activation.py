@@ -141,7 +141,7 @@ class GraphActivationRequest(Request[DeviceArray]):
         return GraphActivationPlan(self.handle, self.make_problem(), self.limit()).prepare()
 
     def problem(self) -> Problem:
-        """Return what is asked, as data: the graph as a problem, which the tuner takes."""
+        """Return the graph as a problem, which the tuner takes."""
         super().problem()  # refuses arguments that only a call uses
         return GraphProblem(activation_graph(self.make_problem()))
 

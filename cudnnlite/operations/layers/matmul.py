@@ -1,4 +1,4 @@
-"""Matrix products with what follows them, as a graph: one kernel."""
+"""Matrix products with a bias and an activation, as a graph: one kernel."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def product_graph(
     has_alpha: bool,
     alpha: float = 1.0,
 ) -> Graph:
-    """Return the product with what follows it as a graph."""
+    """Return the graph of a product with its bias and activation."""
     product = MatrixGraph(specs, "a", "b")
     graph = product.graph
     a, b = specs["a"], specs["b"]

@@ -130,7 +130,7 @@ def parse_alpha(alpha: object) -> dict[str, float]:
 
 
 def parse_result_dtype(dtype: AnyDtype | None) -> DataType | None:
-    """Return the data type of a result; None where it follows from the operands."""
+    """Return the data type of a result; None if it follows from the operands."""
     return None if dtype is None else parse_dtype(dtype)
 
 

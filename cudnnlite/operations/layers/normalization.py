@@ -57,8 +57,8 @@ def layer_normalization_forward(
     Returns
     -------
     DeviceArray, or a tuple of three
-        y, shaped and laid out as `x`; with `training` mean and inverse deviation too, float32, of size 1
-        along the axes that are normalised.
+        y, with the shape and layout of `x`; with `training` also mean and inverse deviation,
+        float32, of size 1 along the axes that are normalised.
 
     Raises
     ------
@@ -437,7 +437,7 @@ def _inputs(graph: Graph, specs: Mapping[str, TensorSpec]) -> dict[str, GraphTen
 
 
 def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
-    """Raise ArgumentError where parameters or statistics do not fit the input."""
+    """Raise ArgumentError if parameters or statistics do not fit the input."""
     x, scale = specs["x"], specs["scale"]
     if not 3 <= x.rank <= 5:
         raise ArgumentError(f"x has shape {x.shape}; needed: rank 3 to 5, such as (N, C, 1, 1)")

@@ -317,7 +317,7 @@ def _reduced_spec(a: TensorSpec, axes: object) -> TensorSpec:
 def _remembered_spec(
     a: TensorSpec, axes: tuple[Any, ...], kinds: tuple[type, ...], layout: str | None
 ) -> TensorSpec:
-    """Return the spec along axes; `kinds` tell them from what only equals them, as True does 1.
+    """Return the spec along axes; `kinds` are the types of the axes, because True equals 1.
 
     The layout is part of the key, too: equal specs may have layouts of different names.
     """
@@ -325,7 +325,7 @@ def _remembered_spec(
 
 
 def _spec_along(a: TensorSpec, axes: object, layout: str | None) -> TensorSpec:
-    """Return the spec of a tensor with sizes of 1 along some axes; ArgumentError if they are none."""
+    """Return the spec of a tensor with sizes of 1 along some axes; ArgumentError for others."""
     numbers = integers(axes, "axes", a.rank)
     reduced_axes = {integer(axis, "axes", -a.rank, a.rank - 1) % a.rank for axis in numbers}
     if len(reduced_axes) != len(numbers):

@@ -38,7 +38,7 @@ def _transform(
 
 
 def _check_agreement(out: TensorSpec, layout: str | None, dtype: AnyDtype | None) -> None:
-    """Raise ArgumentError where `layout` or `dtype` is not that of `out`."""
+    """Raise ArgumentError if `layout` or `dtype` is not that of `out`."""
     if dtype is not None and parse_dtype(dtype) != out.dtype:
         raise ArgumentError(f"dtype={shown(dtype)} beside out, which is {dtype_name(out.dtype)}")
     if layout is not None and not out.fits(parse_layout(layout, out.rank)):

@@ -1,4 +1,4 @@
-"""RNN weights of PyTorch, ONNX and Keras, converted to and from the parts of `specs.rnn_weights`."""
+"""RNN weights of PyTorch, ONNX and Keras, converted to and from parts of `specs.rnn_weights`."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ class HeuristicMethod(Protocol):
         workspace: AnyArray | None = ...,
         replay: bool = ...,
     ) -> AlgorithmTable:
-        """Return what a call runs without a measurement."""
+        """Return the choice of a call without a measurement."""
 
 
 class RNNForwardFunction(OperationFunction[..., Any]):

@@ -403,7 +403,7 @@ class _Trial:
     def _try_candidate(
         self, candidate: RNNResult, contest: Contest, max_error: float | None
     ) -> AlgorithmResult:
-        """Run and check a candidate, enter it into the contest if it may be used, return its row."""
+        """Run and check a candidate, enter it into the contest if allowed, and return its row."""
         plan = None
         try:
             plan = self._stack.enter_context(self._plan(candidate))
