@@ -353,14 +353,22 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
 
 
 def _why_no_types(graph: GraphFormula, product: BackendObject) -> str | None:
-    """Return why a product has no engine for the types of its operands, as an H100 answered.
+    """Return why a product has no engine for the types in memory, as an H100 answered.
 
     `tools/record/layer_graphs.py` asked it, as "products".
     """
-    a, b = (spec_of(product.value(name)) for name in ("adesc", "bdesc"))
+    operands = [product.value(name) for name in ("adesc", "bdesc")]
+    a, b = map(spec_of, operands)
     are_float8 = a.dtype in _FLOAT8 and b.dtype in _FLOAT8
     if a.dtype != b.dtype and not are_float8:
         return f"a product of {a.dtype.name} and {b.dtype.name}"
+    may_be_float8 = [*operands, *graph.outputs_of(graph.operations[-1]).values()]
+    numbers = {tensor.value("unique_id") for tensor in may_be_float8}
+    for number, tensor in graph.in_memory.items():
+        spec = spec_of(tensor)
+        is_bias = spec.dtype == a.dtype == b.dtype and spec.size == spec.shape[-1]
+        if spec.dtype in _FLOAT8 and number not in numbers and not is_bias:
+            return "an operand of float8 behind a product that is no bias of its operands' type"
     return None
 
 

@@ -258,6 +258,6 @@ def prepared_get(descriptor: BackendDescriptor, name: str) -> Callable[[], Any]:
 
     def read() -> Any:
         call()
-        return decode(type_name, elements[0])
+        return decode(type_name, elements[0]) if count.value else None
 
     return read

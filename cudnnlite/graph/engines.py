@@ -176,6 +176,7 @@ def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
     cuDNN takes 50 to 100 us for each descriptor, and returns the first ones again if it is asked
     for more (9.28, two cores, for an H100 that is absent).  Most callers need the first one alone.
     """
+    num_read, num_requested = 0, 1
     try:
         heuristic = stack.enter_context(
             BackendDescriptor(
@@ -188,17 +189,17 @@ def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[
         )
         with graph.asking_heuristics():
             heuristic.finalize()
-        num_read, num_requested = 0, 1
-        while True:
-            with graph.asking_heuristics():
-                descriptors = heuristic.get_descriptors("results", stack, num_requested)
-            yield from descriptors[num_read:]
-            if len(descriptors) < num_requested:
-                return
-            num_read = num_requested
-            num_requested *= MORE_RESULTS
+            descriptors = heuristic.get_descriptors("results", stack, num_requested)
     except REFUSALS:  # this heuristic has no answer for this graph
         return
+    while True:
+        yield from descriptors[num_read:]
+        if len(descriptors) < num_requested:
+            return
+        num_read = num_requested
+        num_requested *= MORE_RESULTS
+        with graph.asking_heuristics():
+            descriptors = heuristic.get_descriptors("results", stack, num_requested)
 
 
 class _ConfigurationReader:

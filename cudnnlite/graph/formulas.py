@@ -311,7 +311,7 @@ class GraphFormulas(GraphData):
     # --------------------------------------------------------------- arguments
 
     def _check_rank(self, tensor: GraphTensor, argument: str, least: int) -> GraphTensor:
-        """Return a tensor of this graph that has `rank` axes; ArgumentError for any other."""
+        """Return a tensor of this graph that has `least` axes or more; ArgumentError for any other."""
         if self._own(tensor, argument).rank < least:
             raise ArgumentError(
                 f"{argument} has shape {tensor.shape}; needed: {least} axes at least"

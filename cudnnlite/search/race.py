@@ -21,6 +21,8 @@ _TIE_RATIO = 1.01
 _GAIN_OVER_THE_FIRST = 1.05
 # A candidate whose time is not known yet may be a slow one, and is not repeated more often.
 _MOST_REPEATS_AT_FIRST = 2
+# One sample of a host that was slow for a while is too long by this factor at most, as measured.
+_HOST_RATIO = 1.5
 # Shorter times are rounded up to this one where a number of repeats is computed from them.
 _SHORTEST_MS = 1e-3
 NOT_TRIED = "not tried: the likelier candidates came first"
@@ -148,12 +150,18 @@ class Race:
         runner = self.runners[index]
         return bool(runner.why_out) or self._is_slower(runner)
 
+    def _sure_ms(self, runner: Runner) -> float:
+        """Return the time that a candidate takes at least: one sample of the host may be too long."""
+        if len(runner.times_ms) != 1 or not self.ranks_by_latency:
+            return runner.ms
+        return max(runner.device_ms, runner.host_ms / _HOST_RATIO)
+
     def _is_slower(self, runner: Runner) -> bool:
         """Return whether a candidate's samples are clearly slower than the best."""
         if not runner.times_ms:
             return False
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
-        return runner.ms > ratio * self.best_ms
+        return self._sure_ms(runner) > ratio * self.best_ms
 
     def next_turn(
         self, pending: Collection[int], candidates: Iterator[AlgorithmResult] = _NO_CANDIDATES
@@ -250,10 +258,12 @@ class Race:
     @property
     def _rest_is_slow(self) -> bool:
         """Whether the latest candidates with a time were all clearly slower than the best."""
+        if not self._timing.real_losers:
+            return False
         timed = [runner for runner in self.runners[1:] if runner.times_ms and not runner.why_out]
         latest = timed[-self._timing.real_losers :]
         cutoff_ms = self._timing.may_win * self.best_ms
-        losers = [runner for runner in latest if runner.ms > cutoff_ms]
+        losers = [runner for runner in latest if self._sure_ms(runner) > cutoff_ms]
         return len(losers) == self._timing.real_losers
 
     def _is_of_slow_engine(self, runner: Runner) -> bool:
@@ -291,7 +301,7 @@ class Race:
 
     def _is_close(self, runner: Runner) -> bool:
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
-        return runner.ms <= ratio * self.best_ms
+        return self._sure_ms(runner) <= ratio * self.best_ms
 
     def record(self, index: int, device_ms: float, *, is_first: bool, host_ms: float = 0.0) -> None:
         """Record the times of a run: of the device, and of the host until the call returned."""

@@ -52,7 +52,8 @@ class TimingPolicy(NamedTuple):
     real_calls: int = 12
     confirming_calls: int = 3
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
-    # ones.  The first three are followed by two in another layout where a conversion may pay.
+    # ones.  The first three are followed by two in another layout where a conversion may pay.  With
+    # 0 there is no such limit.
     real_losers: int = 5
     # Such a call repeats short work for about this many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.

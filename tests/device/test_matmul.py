@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -231,6 +232,13 @@ def test_products_of_float8_in_any_layout(
     near(dnn.matmul(handle, a, b), a_host @ b_host)
 
 
+def test_a_bias_of_float8(handle: dnn.Handle, operands: Operands) -> None:
+    a, a_host = operands.make((32, 64), "float8_e4m3fn")
+    b, b_host = operands.columns((64, 48), "float8_e4m3fn")
+    bias, bias_host = operands.make((48,), "float8_e4m3fn")
+    near(dnn.matmul(handle, a, b, bias=bias), a_host @ b_host + bias_host)
+
+
 # ---------------------------------------------------------------- results of another type
 
 
@@ -251,6 +259,15 @@ def test_results_of_a_narrow_type(
     y = operands.out((32, 48), result)
     dnn.matmul(handle, a, b, dtype=result, out=y)
     near(y, a_host @ b_host, result)
+
+
+def test_a_narrow_result_behind_a_bias(handle: dnn.Handle, operands: Operands) -> None:
+    a, a_host = operands.make((32, 64), "float32")
+    b, b_host = operands.make((64, 48), "float32")
+    bias, bias_host = operands.make((48,), "float32")
+    y = dnn.matmul(handle, a, b, bias=bias, alpha=0.5, activation="gelu", dtype="float16")
+    product = 0.5 * a_host @ b_host + bias_host
+    near(y, product * (1 + np.vectorize(math.erf)(product / math.sqrt(2))) / 2, "float16")
 
 
 # ---------------------------------------------------------------- gradients

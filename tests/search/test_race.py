@@ -73,6 +73,16 @@ def test_the_host_counts_where_calls_decide(latency, winner):
     assert row.call_us == (pytest.approx(40.0) if latency else None)
 
 
+def test_one_slow_sample_of_the_host_puts_nobody_out():
+    race = Race([engine(0), engine(1), engine(2)], latency=True)
+    for index, host_ms in [(0, 0.010), (1, 0.014), (2, 0.040)]:
+        race.runners[index].runs += 1
+        race.record(index, 0.005, host_ms=host_ms, is_first=False)
+    assert [race.is_out(index) for index in range(3)] == [False, False, True]
+    race.record(1, 0.005, host_ms=0.014, is_first=False)
+    assert race.is_out(1)
+
+
 def test_loading_does_not_count():
     """The first candidate loads kernels for much longer than the second one takes."""
     race = Race([engine(0), engine(1)])

@@ -50,15 +50,6 @@ def test_an_array_names_what_is_ours(x, name):
     assert not hasattr(x, name)
 
 
-@pytest.mark.parametrize("arguments", [(), (0,), (-1,)])
-def test_the_size_of_an_array_is_no_method(x, arguments):
-    with pytest.raises(dnn.ArrayTypeError, match=r"x\.size is a number, 48, .*; x\.shape has"):
-        x.size(*arguments)
-    assert x.size == 48
-    assert json.dumps(x.size) == repr(x.size) == "48"
-    assert pickle.loads(pickle.dumps(x.size)) == 48
-
-
 @pytest.mark.parametrize("name", HANDLE)
 def test_a_handle_names_what_is_ours(handle, name):
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'; ") as caught:
