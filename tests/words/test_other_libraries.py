@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
-import pickle
 import re
 
 import numpy as np
