@@ -46,7 +46,7 @@ class LateBuffer(NonCopyable):
         self.handle, self.size = buffer.handle, buffer.size
 
     def close(self, stream: Any = None) -> None:
-        """Free the buffer, in the order of its stream or of `stream`; harmless when called again."""
+        """Free the buffer in the order of its stream, or of `stream`; harmless when repeated."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             self._device.free(buffer, self._stream if stream is None else stream)
