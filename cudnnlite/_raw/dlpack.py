@@ -1,4 +1,4 @@
-"""DLPack's capsules: change the data type in one, and read the array that one describes.
+"""DLPack's capsules: `relabel` changes a capsule's data type, `read_capsule` reads its array.
 
 NumPy and cuda.core do not know bfloat16 and float8.  So a capsule with such a type receives a type
 of the same size that they know.
@@ -27,7 +27,7 @@ class TypeCode(NamedTuple):
 class StandIn(NamedTuple):
     """A type of NumPy in place of a type that NumPy does not know."""
 
-    name: str  # NumPy's
+    name: str  # in NumPy
     code: TypeCode
     foreign_code: TypeCode  # of the type that NumPy does not know
 
@@ -68,7 +68,7 @@ class _Versioned(ctypes.Structure):
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype = ctypes.c_int
 _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-# A function from a prototype is called in half the time of one with `argtypes`.
+# A call of a function with a prototype takes half the time of one with `argtypes`.
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )

@@ -43,7 +43,7 @@ class _Section(NamedTuple):
 
 
 def why_unloadable(path: Path) -> str:
-    """Return the fault of a file as far as its headers tell; empty if they show none.
+    """Return the fault of a file that its headers show; empty if they show none.
 
     A file that is shorter than its headers say ends the process (SIGBUS) when it is loaded.
     """

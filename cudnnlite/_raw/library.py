@@ -41,8 +41,8 @@ class Library:
     """A loaded libcudnn: `path` is the file libcudnn.so.9, and `cdll` the loaded library.
 
     `how` says how it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or a text of
-    cuda-pathfinder ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is `cudnnGetVersion()`: 92800
-    is 9.28.0.
+    cuda-pathfinder ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is
+    `cudnnGetVersion()`: 92800 is 9.28.0.
 
     Notes
     -----

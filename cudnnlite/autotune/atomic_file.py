@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Write a file in one step, in place of another; its folder is created.
+    """Write or replace a file in one step, and make its folder if necessary.
 
     OSError if that fails.  A process that is killed meanwhile leaves a draft, `.*.tmp`.
     """
@@ -18,10 +18,10 @@ def write_atomically(file: Path, data: bytes) -> None:
         # exist_ok would suppress any OSError, also one of a signal handler.
         with suppress(FileExistsError):
             file.parent.mkdir(parents=True)
-        with open(draft, "xb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
+        with open(draft, "xb") as draft_file:
+            draft_file.write(data)
+            draft_file.flush()
+            os.fsync(draft_file.fileno())
         os.replace(draft, file)
     finally:
         draft.unlink(missing_ok=True)  # it is there after a failure

@@ -102,10 +102,10 @@ def check_operands(
     (output,) = operation.writes
     has_beta = bool(problem.values.get("beta"))
     allowed = (*operation.reads, "out")
-    needed = set(allowed if has_beta else operation.reads)
-    if not needed <= set(operands) <= set(allowed):
+    required_names = set(allowed if has_beta else operation.reads)
+    if not required_names <= set(operands) <= set(allowed):
         raise ArgumentError(
-            f"operands={sorted(map(str, operands))}; needed: {sorted(needed)}, "
+            f"operands={sorted(map(str, operands))}; needed: {sorted(required_names)}, "
             f"allowed: {', '.join(allowed)}"
         )
     checked = {name: on_device(handle, array, name) for name, array in operands.items()}

@@ -58,8 +58,8 @@ def _parse_layouts(value: Any, argument: str) -> tuple[str, ...] | None:
 def _parse_seconds(value: Any, argument: str) -> Any:
     seconds = real_number(value, argument)
     if isinstance(value, bool) or not isfinite(seconds) or seconds <= 0:
-        needed = "needed: a number of seconds above 0"
-        raise ArgumentError(f"{argument}={shown(value)}; {needed}")
+        requirement = "needed: a number of seconds above 0"
+        raise ArgumentError(f"{argument}={shown(value)}; {requirement}")
     return value
 
 

@@ -59,8 +59,8 @@ def fill_random(
     device, stream, nbytes = array.device, array.stream, array.nbytes
     dtype = numpy_dtype(array.spec.dtype)
     # A small array, such as a filter, needs fewer than `num_values`.
-    needed = ceil(nbytes / dtype.itemsize)
-    numbers = _numbers(seed, num_values, dtype)[:needed]
+    length = ceil(nbytes / dtype.itemsize)
+    numbers = _numbers(seed, num_values, dtype)[:length]
     if scale != 1.0 and not _is_integer(dtype):
         numbers = (numbers * np.float32(scale)).astype(dtype)
     block = numbers.view(np.uint8)[:nbytes]

@@ -58,7 +58,7 @@ class WorkerPool(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         """End the processes, even in the middle of a task."""
         self._is_open = False
-        # This comes first, so that a new process in place of a dead one finds no task.
+        # The tasks are cancelled first, so that no process that replaces a dead one gets a task.
         self.shutdown(wait=False, cancel_futures=True)
         for process in self._processes:
             process.kill()

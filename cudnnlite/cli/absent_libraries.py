@@ -53,7 +53,7 @@ def _command(libraries: Sequence[str], gpu: str) -> str:
 
 
 def _askable(listed: Sequence[ListedProblem]) -> list[ListedProblem]:
-    """Return the problems that cuDNN can be asked about without a GPU; the others are told."""
+    """Return the problems that cuDNN can plan without a GPU; a message names the others."""
     items = []
     for item in listed:
         reason = why_not_asked(item.problem)

@@ -63,15 +63,17 @@ GOES_WITH = {
     "layout": ("input", "onnx", "list"),
 }
 
+_NOTHING_TO_TUNE = "nothing to tune: give --input and --filter, --rnn, --onnx or --problems"
+
 
 def check_flags(
     flags: SimpleNamespace,
     sources: Sequence[str] = SOURCES,
-    needed: str = "nothing to tune: give --input and --filter, --rnn, --onnx or --problems",
+    missing_message: str = _NOTHING_TO_TUNE,
 ) -> None:
     """End the command if flags that say what to tune are missing, or go with nothing.
 
-    `sources` are the flags that name problems; `needed` is the message if none is given.
+    `sources` are the flags that name problems; `missing_message` is the message if none is given.
     """
     for name in ("input", "filter"):
         if len(getattr(flags, name)) > 1:
@@ -81,15 +83,15 @@ def check_flags(
     if bool(flags.input) != bool(flags.filter):
         raise misuse("--input and --filter are needed together")
     if not any(getattr(flags, source) for source in sources):
-        raise misuse(needed)
+        raise misuse(missing_message)
     for name, all_partners in GOES_WITH.items():
         partners = [partner for partner in all_partners if partner in sources]
         is_set = getattr(flags, name) not in (None, [])
         has_partner = any(getattr(flags, partner) for partner in partners)
         if is_set and not has_partner:
             flag = f"--{name.replace('_', '-')}"
-            needed = " or ".join(f"--{partner}" for partner in partners)
-            raise misuse(f"{flag} goes with {needed}")
+            partner_flags = " or ".join(f"--{partner}" for partner in partners)
+            raise misuse(f"{flag} goes with {partner_flags}")
     if flags.operation not in (None, *CONVOLUTIONS):
         raise misuse(f"--operation {flags.operation}; allowed: {', '.join(CONVOLUTIONS)}")
     with report_misuse():
@@ -274,8 +276,8 @@ def number(kind: Any, text: str, where: str, form: str = "") -> Any:
     with suppress(ValueError):
         if text.isascii() and "_" not in text:  # int() reads 1_000 and other alphabets' digits too
             return kind(text)
-    needed = "an integer" if kind is int else "a number"
-    raise misuse(f"{where}: {text!r} is not {needed}{form}")
+    description = "an integer" if kind is int else "a number"
+    raise misuse(f"{where}: {text!r} is not {description}{form}")
 
 
 def _of_rank(layout: str | None, rank: int) -> str | None:

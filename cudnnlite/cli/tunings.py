@@ -158,12 +158,12 @@ def workspace_lines(tuning: ModelTuning, limit: int | str) -> list[str]:
     rows = [row for row in tuning.assign(limit) if row is not None]
     if not rows:
         return []
-    needed = format_size(max(row.workspace for row in rows))
+    largest = format_size(max(row.workspace for row in rows))
     allowed = format_size(limit) if isinstance(limit, int) else limit
     heading = ("workspace", f"{time_unit(tuning.policy)} in all")
     sizes = [(format_size(size), f"{total_ms:.4f}") for size, total_ms in tuning.pareto()]
     return [
-        f"one workspace for all, used in turn: {needed} of the {allowed} allowed; with less:",
+        f"one workspace for all, used in turn: {largest} of the {allowed} allowed; with less:",
         *aligned([heading, *sizes], heading),
     ]
 

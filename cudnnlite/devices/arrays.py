@@ -356,11 +356,11 @@ class DeviceArray(RefusedOperators, NonCopyable):
             in_memory_order[...] = host
 
     def _check_target(self, target: object) -> None:
-        needed = f"needed: an ndarray, {self.dtype} {self.shape}"
+        requirement = f"needed: an ndarray, {self.dtype} {self.shape}"
         if not isinstance(target, np.ndarray):
-            raise ArgumentError(f"target is {type(target).__name__}; {needed}")
+            raise ArgumentError(f"target is {type(target).__name__}; {requirement}")
         if (target.shape, target.dtype) != (self.shape, self.dtype):
-            raise ArgumentError(f"target is {target.dtype} {target.shape}; {needed}")
+            raise ArgumentError(f"target is {target.dtype} {target.shape}; {requirement}")
         if not target.flags.writeable:
             raise ArgumentError("target is read-only")
 
@@ -469,9 +469,11 @@ class DeviceArray(RefusedOperators, NonCopyable):
 
         def __getattr__(self, name: str) -> object:
             """Raise AttributeError; for a name of another library it says what is ours."""
-            own = getattr(DeviceArray, name, None)
-            if isinstance(own, property):  # it raised AttributeError itself, and says why again
-                return own.fget(self)  # type: ignore[misc]
+            attribute = getattr(DeviceArray, name, None)
+            if isinstance(
+                attribute, property
+            ):  # it raised AttributeError itself, and says why again
+                return attribute.fget(self)  # type: ignore[misc]
             raise AttributeError(missing_attribute(DeviceArray, name, ARRAY))
 
     def __str__(self) -> str:
@@ -503,7 +505,7 @@ class _ClosedArray(DeviceArray):
 
 @lru_cache(maxsize=256)  # new arrays of zeros are filled often
 def _pattern_of(value: float, dtype: DataType, kind: str) -> bytes:
-    """Return the bytes of a number; its kind's name tells 1 from 1.0."""
+    """Return the bytes of a number; `kind` distinguishes 1 from 1.0 in the cache."""
     return _new_pattern(value, numpy_dtype(dtype), None)
 
 

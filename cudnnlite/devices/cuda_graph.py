@@ -26,7 +26,7 @@ class CudaRecorder(NonCopyable):
             self._builder.end_building()
             if kind is None:
                 self.graph = self._builder.complete()
-        except Exception as error:  # cuda.core's own
+        except Exception as error:  # an error of cuda.core
             if kind is None:
                 raise CaptureError(f"CUDA gave up the recording: {error}") from error
         finally:
@@ -46,7 +46,7 @@ class LateBuffer(NonCopyable):
         self.handle, self.size = buffer.handle, buffer.size
 
     def close(self, stream: Any = None) -> None:
-        """Free it, in the order of its stream or another one; harmless when called again."""
+        """Free the buffer in the order of its stream, or of `stream`; harmless when repeated."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
             self._device.free(buffer, self._stream if stream is None else stream)

@@ -1,4 +1,4 @@
-"""The names of the kernels that work enqueues, read from the CUDA graph that it is recorded as."""
+"""The names of the kernels that a function enqueues, read from a CUDA graph of its work."""
 
 from __future__ import annotations
 

@@ -141,13 +141,13 @@ class Device(Protocol):
         """
 
     def facts(self) -> DeviceFacts:
-        """Return what tells it from other devices."""
+        """Return the facts that identify the device."""
 
     def figures(self) -> DeviceFigures | None:
         """Return the figures that its peaks follow from; None if it is no GPU."""
 
     def power_meter(self) -> PowerMeter | None:
-        """Return what reads the energy counter; None if nothing tells the energy."""
+        """Return the reader of the energy counter; None if there is no counter."""
 
     def kernel_names(self, work: Callable[[], object], stream: Any) -> tuple[str, ...] | None:
         """Return the names of the kernels that `work` enqueues on `stream`, in order.

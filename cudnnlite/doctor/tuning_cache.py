@@ -63,7 +63,7 @@ def _read_entries(path: Path) -> Sequence[TuningEntry]:
 
 
 def _damaged_files(path: Path, entries: Sequence[TuningEntry]) -> list[str]:
-    """Return the names of the files of which no entry was read."""
+    """Return the names of the files without a readable entry."""
     digests = {digest for entry in entries for digest in entry.key.digests}
     files = (*entry_files(path), *sorted(path.glob("*.damaged")))
     return [file.name for file in files if file.stem not in digests]
@@ -78,11 +78,11 @@ def _is_writable(path: Path) -> bool:
 def _judge_content(
     path: Path, entries: Sequence[TuningEntry], damaged_files: Sequence[str]
 ) -> Finding:
-    number = len(entries)
+    num_entries = len(entries)
     text = "nothing was tuned yet"
-    if number or damaged_files:
-        text = counted(number, "entry", "entries")
-    facts = {"path": str(path), "entries": number}
+    if num_entries or damaged_files:
+        text = counted(num_entries, "entry", "entries")
+    facts = {"path": str(path), "entries": num_entries}
     return Finding("cache.file", OK, f"{text}: {path}", facts=facts)
 
 
@@ -109,21 +109,22 @@ def _judge_damage(path: Path, damaged_files: Sequence[str]) -> Finding:
 
 def _judge_origins(entries: Sequence[TuningEntry], probe: Probe) -> Iterator[Finding]:
     """Report a cache whose entries are all of other GPUs, drivers or versions of cuDNN."""
-    cudnn = probe.step("library").get("number", 0)
-    if not entries or not cudnn:  # Without libcudnn nothing can be compared.
+    cudnn_version = probe.step("library").get("number", 0)
+    if not entries or not cudnn_version:  # Without libcudnn nothing can be compared.
         return
     gpus = {(name, driver) for name, _, driver, _ in probe.step("cuda").get("devices", ())}
     origins = list(dict.fromkeys(entry.key.device for entry in entries))
     for origin in origins:
-        is_of_gpu = not gpus or (origin.gpu, origin.driver) in gpus
-        if origin.cudnn == cudnn and is_of_gpu:
+        # Without a GPU in this process, only the version of cuDNN counts.
+        is_same_gpu = not gpus or (origin.gpu, origin.driver) in gpus
+        if origin.cudnn == cudnn_version and is_same_gpu:
             return
     descriptions = [
         f"{origin.gpu} with driver {origin.driver}, cuDNN {format_version(origin.cudnn)}"
         for origin in origins
     ]
     text = (
-        f"no entry is used here, where cuDNN is {format_version(cudnn)}: "
+        f"no entry is used here, where cuDNN is {format_version(cudnn_version)}: "
         f"they are of {', '.join(descriptions)}"
     )
     yield Finding("cache.use", WARNING, text, "tune again: cudnnlite autotune")

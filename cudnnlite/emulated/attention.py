@@ -246,8 +246,8 @@ class _Call(Spaces):
 
     def reserve(self) -> Reserve:
         """Return the reserve space, which is large enough for the largest call."""
-        needed = _reserve_layout(_max_sizes(self.spec)).nbytes
-        memory = self.space("reserveSpace", "reserveSpaceSizeInBytes", needed)
+        reserve_bytes = _reserve_layout(_max_sizes(self.spec)).nbytes
+        memory = self.space("reserveSpace", "reserveSpaceSizeInBytes", reserve_bytes)
         problem = (self.spec, [data.shape for data in self.data.values()])
         return Reserve(memory, _reserve_layout(self.sizes), problem)
 

@@ -118,15 +118,15 @@ class ConvolutionCall(Call):
         """
         kernel = self.kernel(algorithm)
         workspace = self.arguments["workSpace"] or 0
-        needed = self.workspace(kernel)
-        if needed:
+        workspace_bytes = self.workspace(kernel)
+        if workspace_bytes:
             check_aligned("workspace", workspace, _WORKSPACE_ALIGNMENT)
-        self.check_workspace(needed)
+        self.check_workspace(workspace_bytes)
         self.views()
 
         def work() -> None:
             views = self.views()
-            scratch = self.api.memory.view(workspace, needed)
+            scratch = self.api.memory.view(workspace, workspace_bytes)
             is_tf32 = rounds_to_tf32(algorithm, self.x.dtype, self.conv)
             self.api.kernels_run.add((kernel, is_tf32))
             values = {name: read_values(views[name], spec) for name, spec in self.specs.items()}
@@ -205,13 +205,13 @@ def run_convolution(c_call: SimpleNamespace, operation: Operation) -> Work:
 
 
 def write_workspace_size(c_call: SimpleNamespace, operation: Operation) -> None:
-    """Answer the C function that tells the workspace of an algorithm."""
+    """Answer the C function that returns the workspace of an algorithm."""
     call = ConvolutionCall(c_call, operation)
     c_call.sizeInBytes[0] = call.workspace(call.kernel(call.algorithm))
 
 
 def write_max_count(c_call: SimpleNamespace, operation: Operation) -> None:
-    """Answer the C function that tells how many algorithms there are."""
+    """Answer the C function that returns the number of algorithms."""
     c_call.count[0] = len(_RANKINGS[operation.writes[0]])
 
 

@@ -54,9 +54,9 @@ def execute(c_call: SimpleNamespace) -> Work:
         return _formula_work(api, graph, pack)
     problem = graph
     properties = ENGINES[engine.value("global_index")]
-    needed = plan.value("workspace_size")
+    workspace_bytes = plan.value("workspace_size")
     workspace = pack.value("workspace") or 0
-    if needed:
+    if workspace_bytes:
         check_aligned("the workspace", workspace, _ALIGNMENT)
     ids, pointers = pack.attributes["unique_ids"], pack.attributes["data_pointers"]
     addresses = dict(zip(ids, pointers, strict=True))
@@ -64,7 +64,7 @@ def execute(c_call: SimpleNamespace) -> Work:
     _GraphTensors(api, problem, addresses)
 
     def work() -> None:
-        scratch = api.memory.view(workspace, needed)
+        scratch = api.memory.view(workspace, workspace_bytes)
         tensors = _GraphTensors(api, problem, addresses)
         operands = {
             name: tensors.read(uid)

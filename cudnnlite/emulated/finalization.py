@@ -1,4 +1,4 @@
-"""Emulated `cudnnBackendFinalize`: what becomes of each kind of backend descriptor."""
+"""Emulated `cudnnBackendFinalize`: the checks of each kind of backend descriptor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _finalize_graph(graph: BackendObject) -> None:
 
 
 def _accept(configuration: BackendObject) -> None:
-    """Take a descriptor whose values the operation checks that it configures."""
+    """Accept a descriptor without a check: the operation that it configures checks it."""
 
 
 def _finalize_part(part: BackendObject) -> None:
@@ -46,14 +46,14 @@ def _finalize_plan(plan: BackendObject) -> None:
 
 
 def _finalize_kernel_cache(cache: BackendObject) -> None:
-    """Write the JSON of a cache without kernels, or check that of one."""
+    """Write the JSON of an empty cache, or check the JSON that the descriptor has."""
     if "json_representation" not in cache.attributes:
         cache.attributes["json_representation"] = [bytes([byte]) for byte in _KERNEL_CACHE]
     if b"".join(cache.attributes["json_representation"]) != _KERNEL_CACHE:
         raise bad_parameter("the JSON is not that of an emulated kernel cache")
 
 
-# By kind: what checks a descriptor, and works out what others need of it.
+# The functions that check a descriptor and compute its other attributes, by its kind.
 FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "TENSOR": operation_graph.check_tensor,
     "CONVOLUTION": operation_graph.check_convolution,

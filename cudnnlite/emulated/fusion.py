@@ -82,11 +82,11 @@ def check_mode(pointwise: BackendObject) -> None:
 
 def check_operation(operation: BackendObject) -> None:
     """Refuse an "OPERATION_POINTWISE" that lacks an operand, or has one too many."""
-    needed = operands_of_mode(mode_of(operation))
-    missing = sorted(needed - operation.attributes.keys())
+    operand_names = operands_of_mode(mode_of(operation))
+    missing = sorted(operand_names - operation.attributes.keys())
     if missing:
         raise bad_parameter(f"OPERATION_POINTWISE lacks {', '.join(missing)}")
-    allowed = needed | {"pw_descriptor", "alpha1", "alpha2"}
+    allowed = operand_names | {"pw_descriptor", "alpha1", "alpha2"}
     superfluous = sorted(operation.attributes.keys() - allowed)
     if superfluous:
         raise bad_parameter(f"OPERATION_POINTWISE has {', '.join(superfluous)}")

@@ -275,7 +275,7 @@ class OperationEmulation:
         return partial(self._work, call, scalars)
 
     def write_workspace_size(self, c_call: SimpleNamespace) -> None:
-        """Answer the C function that tells the size of the workspace."""
+        """Answer the C function that returns the size of the workspace."""
         c_call.sizeInBytes[0] = self.workspace(Call(c_call, self.operation).specs)
 
     def _check_support(self, call: Call) -> None:

@@ -71,7 +71,7 @@ def weight_params(c_call: SimpleNamespace) -> None:
     A part that does not exist has a null address, and its descriptor is not set.
     """
     spec = read_rnn(c_call.api.real, c_call.rnnDesc).spec
-    places, needed = weight_layout(spec)
+    places, nbytes = weight_layout(spec)
     layers = spec.num_layers * spec.directions
     if not 0 <= c_call.pseudoLayer < layers:
         raise bad_parameter(f"pseudoLayer={c_call.pseudoLayer}; allowed: below {layers}")
@@ -82,7 +82,7 @@ def weight_params(c_call: SimpleNamespace) -> None:
         raise bad_parameter(
             f"linLayerID={c_call.linLayerID}; allowed for {spec.cell.name}: {linear_layers}"
         )
-    check_size("weightSpace", c_call.weightSpaceSize, needed)
+    check_size("weightSpace", c_call.weightSpaceSize, nbytes)
     for descriptor, address, is_bias in (
         (c_call.mDesc, c_call.mAddr, False),
         (c_call.bDesc, c_call.bAddr, True),

@@ -335,8 +335,8 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
         return None
     is_strict_in_3d = name == "ALGO_3" or (name == "ALGO_1" and not is_filter)
     both_must_fit = is_channels_last or (is_3d and is_strict_in_3d)
-    needed = (read, other) if both_must_fit else (read,)
-    if not all(spec.fits(layout) for spec in needed):
+    specs_to_fit = (read, other) if both_must_fit else (read,)
+    if not all(spec.fits(layout) for spec in specs_to_fit):
         return f"{name} with a filter in {layout} needs images in {layout}"
     return None
 

@@ -66,9 +66,9 @@ def configurations_to_try(
 ) -> Iterator[Configuration]:
     """Yield the configurations for a plan of a graph, the preferred one first.
 
-    They are those that several heuristics name.  If the graph has dynamic shapes, the configurations
-    that earlier plans of the handle compiled, for any sizes, come before.  The heuristics name other
-    ones for other sizes, and compiling one takes a second.
+    They are those that several heuristics name.  If the graph has dynamic shapes, the
+    configurations that earlier plans of the handle compiled, for any sizes, come before.  The
+    heuristics name other ones for other sizes, and compiling one takes a second.
     """
     compiled: set[Engine] = set()
     kernel_caches = _kernel_caches_for(graph)

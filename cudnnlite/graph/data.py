@@ -307,8 +307,10 @@ class GraphData:
             is_tensor = takes_tensors(kind, name)
             has_valid_count = takes_several or len(numbers) == 1
             if not is_tensor or not has_valid_count:
-                needed = "one tensor" if is_tensor else type_of_value
-                raise ArgumentError(f"{kind}.{name} takes {needed}; {len(numbers)} tensors given")
+                requirement = "one tensor" if is_tensor else type_of_value
+                raise ArgumentError(
+                    f"{kind}.{name} takes {requirement}; {len(numbers)} tensors given"
+                )
         if overlap := reads.keys() & writes.keys():
             raise ArgumentError(f"{kind} reads and writes {', '.join(sorted(overlap))}")
         # In cuDNN's order, so that graphs are equal in whichever order attributes were given.

@@ -70,9 +70,11 @@ class GraphFormulas(GraphData):
         """
         name = parse_enum(PointwiseMode, mode, "mode").name
         values = [value for value in (x, b, t) if value is not None]
-        needed = _operand_count(name)
-        if len(values) != needed:
-            raise ArgumentError(f"mode={name} takes {needed} operands; {len(values)} were given")
+        operand_count = _operand_count(name)
+        if len(values) != operand_count:
+            raise ArgumentError(
+                f"mode={name} takes {operand_count} operands; {len(values)} were given"
+            )
         operands = [self.as_tensor(value) for value in values]
         is_logical = name.startswith(_LOGICAL)
         if dtype is None:

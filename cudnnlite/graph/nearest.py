@@ -168,8 +168,10 @@ def _with_gradient_of_bias(graph: GraphData) -> Iterator[Change]:
             continue
         (dscale,) = writes["dscale_desc"]
         record = replace(graph.tensors[dscale], name="dbias")
-        more = replace(node, writes=(*node.writes, ("dbias_desc", (len(graph.tensors),))))
-        nodes = [*graph.nodes[:index], more, *graph.nodes[index + 1 :]]
+        node_with_gradient = replace(
+            node, writes=(*node.writes, ("dbias_desc", (len(graph.tensors),)))
+        )
+        nodes = [*graph.nodes[:index], node_with_gradient, *graph.nodes[index + 1 :]]
         yield Change(
             "with the gradient of a bias, dbias", _changed(graph, [*graph.tensors, record], nodes)
         )
@@ -422,11 +424,11 @@ def _with_operand(reads: Groups, result: int, operand: int) -> Groups:
 
 def _alive(tensors: Sequence[TensorRecord], nodes: Sequence[Node]) -> list[Node]:
     """Return the operations whose results are in memory, or read by such operations."""
-    needed: set[int] = set()
+    needed_numbers: set[int] = set()
     alive: list[Node] = []
     for node in reversed(nodes):
-        if any(number in needed or tensors[number].name for number in node.written_numbers):
-            needed.update(node.read_numbers)
+        if any(number in needed_numbers or tensors[number].name for number in node.written_numbers):
+            needed_numbers.update(node.read_numbers)
             alive.append(node)
     return alive[::-1]
 
@@ -454,10 +456,10 @@ def _up_to_operation(graph: GraphData) -> Iterator[Change]:
     labels = _labels(graph)
     for count in range(len(labels) - 1, 0, -1):
         nodes, others = graph.nodes[:count], graph.nodes[count:]
-        needed = {number for node in others for number in node.read_numbers}
+        read_numbers = {number for node in others for number in node.read_numbers}
         written = {number for node in nodes for number in node.written_numbers}
         tensors = [*graph.tensors]
-        for number in needed & written:
+        for number in read_numbers & written:
             tensors[number] = _as_output(tensors[number], number)
         if nodes == _alive(tensors, nodes):
             yield Change(

@@ -22,7 +22,7 @@ class Graph(NonCopyable):
     Parameters
     ----------
     handle : Handle or CudnnApi
-        The device that it is for; a function table alone if `device_properties` describe it.
+        A handle of the graph's device, or only a function table with `device_properties`.
     data : GraphData
         The graph that the descriptors describe.
     stack : ExitStack
@@ -33,7 +33,7 @@ class Graph(NonCopyable):
     Attributes
     ----------
     device : dict
-        The attributes that tell cuDNN of the device where it takes no handle.
+        The attribute that describes a device without a handle to cuDNN; otherwise empty.
     engine_notes : dict
         cuDNN's numerical and behaviour notes on the engines that were read so far, by number.
     """
@@ -45,14 +45,19 @@ class Graph(NonCopyable):
         stack: ExitStack,
         device_properties: BackendDescriptor | None = None,
     ) -> None:
-        self.handle, self.data, self._stack = handle, data, stack
+        self.handle = handle
+        self.data = data
+        self._stack = stack
         self.device: dict[str, Any] = {}
-        self._owner: dict[str, Any] = {"handle": handle}
+        # The attribute "handle" of graph and plan; empty for a device without a handle.
+        self._handle_attribute: dict[str, Any] = {"handle": handle}
         if device_properties is not None:
             self.device = {"deviceprop": device_properties}
-            self._owner = {}
-        self.uids: dict[str, int] = {}  # by the names of the tensors that are in memory
-        self.other_views: dict[str, str] = {}  # name of another view -> the tensor's name
+            self._handle_attribute = {}
+        # The unique ids of the tensors in memory, by name.
+        self.uids: dict[str, int] = {}
+        # The names of tensors, by the names of further views of them.
+        self.other_views: dict[str, str] = {}
         self._operations: list[BackendDescriptor] = []
         # Descriptors by kind and attributes.
         self._shared: dict[tuple[Any, ...], BackendDescriptor] = {}
@@ -64,8 +69,9 @@ class Graph(NonCopyable):
     def asking_heuristics(self) -> AbstractContextManager[object]:
         """Return the context in which a heuristic is asked about this graph.
 
-        cuDNN 9.19 records a stream meanwhile.  Where another thread waited for the device, 99 of 5648
-        waits failed, and in one run of six the process ended.
+        In this context no other thread waits for the device, because cuDNN 9.19 records a stream
+        when it answers.  Otherwise 99 of 5648 such waits failed, and in one run of six the process
+        ended.
         """
         if self.device:
             return nullcontext()  # an absent device is never waited for
@@ -106,7 +112,7 @@ class Graph(NonCopyable):
         """
         options = {"is_dynamic_shape_enabled": True} if self.data.dynamic_shapes else {}
         self.descriptor = self.make(
-            "OPERATIONGRAPH", **self._owner, ops=self._operations, **options
+            "OPERATIONGRAPH", **self._handle_attribute, ops=self._operations, **options
         )
         return self
 
@@ -115,7 +121,7 @@ class Graph(NonCopyable):
     ) -> BackendDescriptor:
         """Return the final plan of an engine's configuration, which the caller closes.
 
-        `attributes` are further ones of the plan.
+        `attributes` are further attributes of the plan.
 
         Raises
         ------
@@ -125,7 +131,7 @@ class Graph(NonCopyable):
         plan = BackendDescriptor(
             self.handle,
             "EXECUTION_PLAN",
-            **self._owner,
+            **self._handle_attribute,
             **self.device,
             **attributes,
             engine_config=configuration,

@@ -33,7 +33,7 @@ class AlignedCopies:
         self._handle = handle
         self._function = function
         self._stack = stack
-        self._warned: set[str] = set()
+        self._arguments_with_warning: set[str] = set()
         self._conversions: dict[TensorSpec, PreparedCall] = {}
 
     def copy(
@@ -44,7 +44,7 @@ class AlignedCopies:
         CaptureError while a graph is recorded: no memory can be allocated then.
         """
         stream = self._handle.stream
-        where = (
+        misalignment = (
             f"{argument} begins at {array.ptr:#x}, which is not aligned to {alignment} bytes "
             f"as {self._function} needs it"
         )
@@ -52,17 +52,17 @@ class AlignedCopies:
             copy = arrays.empty(array.device, stream, array.spec)
         except CaptureError as error:
             raise CaptureError(
-                f"{where}; a graph is recorded, and cannot have a copy: pass aligned memory"
+                f"{misalignment}; a graph is recorded, and cannot have a copy: pass aligned memory"
             ) from error
-        if argument not in self._warned:
-            self._warned.add(argument)
-            warn_user(f"{where}; each call copies it", AlignmentWarning)
+        if argument not in self._arguments_with_warning:
+            self._arguments_with_warning.add(argument)
+            warn_user(f"{misalignment}; each call copies it", AlignmentWarning)
         if is_read:
             arrays.move_values(copy, array, stream)
         return copy
 
     def bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
-        """Write the values of a copy to its original; the gaps of that keep their values."""
+        """Write the values of a copy to its original, whose gaps keep their values."""
         stream = self._handle.stream
         if array.is_packed:
             arrays.move_values(array, copy, stream)

@@ -312,8 +312,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                     return row, call
                 is_limit_to_blame = True
                 trial.close()
-                needed = self._workspace_with(call)
-                passed_over.append((row, over_limit(needed, self._limit or 0)))
+                workspace_bytes = self._workspace_with(call)
+                passed_over.append((row, over_limit(workspace_bytes, self._limit or 0)))
         if not passed_over:
             raise _none_named(self._handle, self.graph, self._hints())
         raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)

@@ -173,8 +173,8 @@ def check_overlap(
             )
 
 
-def _is_same(one: DeviceArray, other: DeviceArray) -> bool:
-    return one.ptr == other.ptr and one.spec == other.spec
+def _is_same(first: DeviceArray, other: DeviceArray) -> bool:
+    return first.ptr == other.ptr and first.spec == other.spec
 
 
 def wait_for_streams(stream: Any, *operands: DeviceArray) -> list[Any]:

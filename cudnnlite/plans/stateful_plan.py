@@ -169,8 +169,10 @@ class TrainingReserve(NonCopyable, Generic[CallT]):
             Another object, or on another device.
         """
         if not isinstance(reserve, cls):
-            needed = f"the one among what {cls._passes[0]}(..., training=True) returns"
-            raise ArgumentError(f"reserve={shown(reserve)} is no {cls.__name__}; needed: {needed}")
+            requirement = f"the one among what {cls._passes[0]}(..., training=True) returns"
+            raise ArgumentError(
+                f"reserve={shown(reserve)} is no {cls.__name__}; needed: {requirement}"
+            )
         on_device(handle, reserve.array, "reserve")
         return reserve
 

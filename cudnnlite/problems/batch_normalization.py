@@ -40,11 +40,11 @@ def _check_parameter(name: str, spec: TensorSpec, x: TensorSpec, mode: BatchNorm
     """Raise ArgumentError unless a parameter has the shape and data type that x needs."""
     expected = _parameter_spec(x, mode)
     if (spec.shape, spec.dtype) != (expected.shape, expected.dtype):
-        needed = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
+        requirement = f"{expected.shape} in {dtype_name(expected.dtype)}, for mode={mode.name}"
         is_by_channel = mode != BatchNormMode.PER_ACTIVATION
         has_size_of_last_axis = spec.size == x.shape[-1] != x.shape[1]
         hint = channels_last_hint(x.rank) if is_by_channel and has_size_of_last_axis else ""
-        raise ArgumentError(f"{name} is {spec}; needed: {needed}{hint}")
+        raise ArgumentError(f"{name} is {spec}; needed: {requirement}{hint}")
 
 
 def _check(specs: Any, options: Any) -> None:

@@ -17,7 +17,7 @@ from cudnnlite.specs.layout import same_strides
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
-# alpha2 if nothing is added.  Its bytes are those of a float 0, too.
+# The value of alpha2 without z.  C may read its bytes as a float 0, too.
 _ZERO = ctypes.c_double(0.0)
 
 
@@ -125,7 +125,7 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 
 
 _NAMES = {**convolution.FORWARD.names, "alpha1": "alpha"}
-# cuDNN needs an address for z even if nothing is added.  Then it gets that of y.
+# cuDNN needs an address for z even without a z.  It then receives the address of y.
 _Z_IS_Y = {**_NAMES, "z": "y", "zDesc": "yDesc"}
 _ALGORITHMS = replace(convolution.ALGORITHMS, find="", why_unsupported=_why_unsupported)
 FUSED = replace(

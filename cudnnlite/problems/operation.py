@@ -280,10 +280,10 @@ class Operation:
         """Raise ArgumentError if an operand without a descriptor has not the spec it needs."""
         for name, needed_spec in self.without_descriptor.items():
             spec = values[name]
-            needed = needed_spec(values)
-            is_alike = (spec.shape, spec.dtype) == (needed.shape, needed.dtype)
-            if not is_alike or not same_strides(spec.shape, spec.strides, needed.strides):
-                raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {needed}")
+            required_spec = needed_spec(values)
+            is_alike = (spec.shape, spec.dtype) == (required_spec.shape, required_spec.dtype)
+            if not is_alike or not same_strides(spec.shape, spec.strides, required_spec.strides):
+                raise ArgumentError(f"{self.argument(name)} is {spec}; needed: {required_spec}")
 
     def check_dtypes(self, specs: Mapping[str, Any]) -> None:
         """Raise ArgumentError if an operand has a data type that the operation does not take.

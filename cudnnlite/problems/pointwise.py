@@ -62,9 +62,9 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
         if name == "c" and dtype == DataType.INT8:
             allowed.append(DataType.FLOAT)
         if spec.dtype not in allowed:
-            needed = ", ".join(map(dtype_name, allowed))
+            allowed_names = ", ".join(map(dtype_name, allowed))
             raise ArgumentError(
-                f"{argument} is {dtype_name(spec.dtype)}; needed: {needed}"
+                f"{argument} is {dtype_name(spec.dtype)}; needed: {allowed_names}"
                 f"{float64_hint(spec.dtype, dtype)}"
             )
 

@@ -154,9 +154,9 @@ class Contest(NonCopyable):
         """Write the energy of the fastest candidates into their rows."""
         timed = [key for key in keys if rows[key].ok and rows[key].spread_ms is not None]
         timed.sort(key=lambda key: rows[key].time_ms or 0.0)
-        measured, others = timed[:MOST_CANDIDATES], timed[MOST_CANDIDATES:]
-        energies = energies_of(self._handle, [self._works[key] for key in measured], meter)
-        for key, energy in zip(measured, energies, strict=True):
+        keys_to_measure, others = timed[:MOST_CANDIDATES], timed[MOST_CANDIDATES:]
+        energies = energies_of(self._handle, [self._works[key] for key in keys_to_measure], meter)
+        for key, energy in zip(keys_to_measure, energies, strict=True):
             rows[key] = replace(rows[key], joules=energy.joules, joules_spread=energy.spread)
         reason = f"energy not measured: not among the {MOST_CANDIDATES} fastest"
         for key in others:

@@ -111,14 +111,16 @@ def ranked_by_energy(rows: Sequence[AlgorithmResult]) -> list[AlgorithmResult]:
     If rows differ only by noise, the given order decides which is the first of them.
     """
     plain = [replace(row, within_noise=False) for row in rows]
-    measured = [row for row in plain if row.ok and row.joules is not None]
+    rows_with_energy = [row for row in plain if row.ok and row.joules is not None]
     others = [row for row in plain if not (row.ok and row.joules is not None)]
-    if not measured:
+    if not rows_with_energy:
         return others
-    least = min(measured, key=lambda row: row.joules or 0.0)
-    tied = [row for row in measured if row is least or energy_within_noise(row, least)]
+    least = min(rows_with_energy, key=lambda row: row.joules or 0.0)
+    tied = [row for row in rows_with_energy if row is least or energy_within_noise(row, least)]
     first = tied[0]
-    rest = sorted((row for row in measured if row is not first), key=lambda row: row.joules or 0.0)
+    rest = sorted(
+        (row for row in rows_with_energy if row is not first), key=lambda row: row.joules or 0.0
+    )
     tied_ids = set(map(id, tied))
     return [first, *(replace(row, within_noise=id(row) in tied_ids) for row in rest), *others]
 

@@ -16,14 +16,14 @@ _MOST_SAMPLES = 3
 # Times up to this multiple of the least are taken as equal; then the workspace decides.
 _TIE_RATIO = 1.01
 # Another candidate replaces the first one, which cuDNN's heuristic prefers, only if it is faster by
-# more than this.  The least of many times is too small by chance: on an H100 a sample of short
-# repeats varied by some percent.
+# more than this factor.  Among many candidates, one has a small time by chance: on an H100 a sample
+# of short repeats varied by some percent.
 _GAIN_OVER_THE_FIRST = 1.05
-# A candidate whose time is not known yet may be a slow one, and is not repeated more often.
+# The most repeats of a candidate without a time, which may be a slow one.
 _MOST_REPEATS_AT_FIRST = 2
 # One sample of a host that was slow for a while is too long by this factor at most, as measured.
 _HOST_RATIO = 1.5
-# Shorter times are rounded up to this one where a number of repeats is computed from them.
+# The shortest time from which a number of repeats is computed.
 _SHORTEST_MS = 1e-3
 NOT_TRIED = "not tried: the likelier candidates came first"
 _NO_CANDIDATES: Iterator[AlgorithmResult] = iter(())
@@ -160,8 +160,7 @@ class Race:
         """Return whether a candidate's samples are clearly slower than the best."""
         if not runner.times_ms:
             return False
-        ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
-        return self._sure_ms(runner) > ratio * self.best_ms
+        return not self._is_close(runner)
 
     def next_turn(
         self, pending: Collection[int], candidates: Iterator[AlgorithmResult] = _NO_CANDIDATES
@@ -239,8 +238,8 @@ class Race:
             try:
                 row = next(candidates, None)
             except BaseException:
-                # The candidates cannot be read now.  It counts as a call that tries one, so that
-                # the race ends if they can never be read.
+                # The failed reading counts as a call that tries a candidate, so that the race ends
+                # if candidates can never be read.
                 self.calls += 1
                 raise
             if row is None:
@@ -300,6 +299,7 @@ class Race:
         return min(undersampled, key=lambda index: len(self.runners[index].times_ms))
 
     def _is_close(self, runner: Runner) -> bool:
+        """Return whether a candidate is close to the best; one sample is judged less strictly."""
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
         return self._sure_ms(runner) <= ratio * self.best_ms
 

@@ -131,10 +131,10 @@ class Stopwatch(NonCopyable):
             shortest_ms = self._run_again(work, first_ms)
             if shortest_ms > far_ms:
                 return shortest_ms
-        recorded = self._device.capture(work, self._stream)
-        if recorded is not None:
-            recorded()  # The first launch uploads the graph.
-            return self._run_again(recorded, shortest_ms)
+        graph = self._device.capture(work, self._stream)
+        if graph is not None:
+            graph()  # The first launch uploads the graph.
+            return self._run_again(graph, shortest_ms)
         # Work that cannot be recorded runs again only if it would be given up.
         if shortest_ms <= self._give_up_ms:
             return shortest_ms
@@ -248,11 +248,11 @@ class Stopwatch(NonCopyable):
             for _ in range(repeats):
                 work()
 
-        recorded = self._device.capture(run, self._stream)
-        if recorded is None:
+        graph = self._device.capture(run, self._stream)
+        if graph is None:
             return _Launch(run, repeats, replayed=False)
-        recorded()  # The first launch uploads the graph.
-        return _Launch(recorded, repeats, replayed=True)
+        graph()  # The first launch uploads the graph.
+        return _Launch(graph, repeats, replayed=True)
 
 
 class _Sampler(Generic[SampleT]):

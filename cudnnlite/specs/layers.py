@@ -658,8 +658,8 @@ def _parse_ends(items: tuple[Any, ...]) -> tuple[tuple[int, int], ...]:
     """Return the padding before and behind each axis of a tensor of rank 4 or 5."""
     pairs = [tuple(item) if isinstance(item, (tuple, list)) else (item, item) for item in items]
     if len(pairs) not in (4, 5) or any(len(pair) != 2 for pair in pairs):
-        needed = "a number, or a pair of them, for each of 4 or 5 axes"
-        raise ArgumentError(f"padding={shown(items)}; needed: {needed}")
+        requirement = "a number, or a pair of them, for each of 4 or 5 axes"
+        raise ArgumentError(f"padding={shown(items)}; needed: {requirement}")
     return tuple(
         (integer(before, "padding", 0), integer(behind, "padding", 0)) for before, behind in pairs
     )

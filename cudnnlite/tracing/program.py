@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -21,10 +21,12 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.tracing.c_text import comment, string_literal
 from cudnnlite.tracing.folder import packaged_file
 
-_MOST_REPEATED = 64  # statements in the body of a loop
-# A statement and the comment that says where it comes from; or a number of times and the items that
-# are repeated.
-Item: TypeAlias = tuple[Any, Any]
+# The most lines in the body of a loop.
+_MOST_REPEATED = 64
+# A loop takes two lines of its own, and must replace more.
+_LINES_OF_LOOP = 2
+_LINE_WIDTH = 116
+_INDICES = "ijkl"  # the names of loop indices; deeper loops share the last one
 
 
 @dataclass(eq=False)
@@ -38,9 +40,9 @@ class Variable:
     name : str
         The preferred name.
     destroy : str
-        The function that gives it back at the end; empty if nothing has to.
+        The function that destroys it at the end; empty if it needs none.
     named_by_use : bool
-        Whether the name is final.
+        Whether the name was taken from a use of the variable, and is final.
     device : Device or None
         The device of the variable; None if it is on no device, or if the device is not known yet.
     """
@@ -52,7 +54,7 @@ class Variable:
     device: Any = field(default=None, kw_only=True)
 
     def used_as(self, name: str) -> None:
-        """Take the name of the first parameter that it is given as, other than a setter's."""
+        """Take the name of a parameter that receives the variable; later calls change nothing."""
         if not self.named_by_use:
             self.name, self.named_by_use = snake(name), True
 
@@ -79,9 +81,9 @@ class Statement:
     Attributes
     ----------
     needed_for : iterable of Variable, or None
-        The program has the statement if it uses one of these; None: in any case.
+        The program contains the statement if it uses one of these variables; None for always.
     where : (str, int)
-        The file and line of Python that it was made for.
+        The file and line of the Python code that made the statement.
     early : bool
         Whether it makes an object from before the trace.
     ends : Variable or None
@@ -89,7 +91,7 @@ class Statement:
     failed : bool
         Whether cuDNN refused it.
     note : str
-        A comment behind it.
+        A comment behind the statement.
     checksum : int or None
         The checksum, in Python, of the memory that the statement reads.
     call : TracedCall or None
@@ -120,7 +122,24 @@ class Statement:
     @property
     def variables(self) -> list[Variable]:
         """The variables in the arguments."""
-        return [part for part in _flat(self.arguments) if isinstance(part, Variable)]
+        return [part for part in _flatten(self.arguments) if isinstance(part, Variable)]
+
+
+class Line(NamedTuple):
+    """A statement as text, and the line of Python code that made it."""
+
+    text: str
+    source: str
+
+
+class Loop(NamedTuple):
+    """A loop of C, and how many times it repeats its body."""
+
+    times: int
+    body: tuple[Item, ...]
+
+
+Item: TypeAlias = "Line | Loop"
 
 
 class Program:
@@ -137,46 +156,58 @@ class Program:
         self._seed = seed
         self._inputs: dict[tuple[bytes, int], str] = {}
         self._names: dict[Variable, str] = {}
-        self._types: dict[str, str] = {}  # of the variables that are declared, by name
+        self._types: dict[str, str] = {}  # the types of the declared variables, by name
         prelude = packaged_file("prelude.c").decode()
-        self._taken = {*"ijkl", *re.findall(r"(\w+)\(", prelude)}  # names
+        # The names of loop indices, functions, and variables that are used later.
+        self._taken_names = {*_INDICES, *re.findall(r"(\w+)\(", prelude)}
         in_order = sorted(statements, key=lambda statement: not statement.early)
-        body = _rendered(_folded(self._lines(useful(in_order))))
+        lines = self._lines(useful(in_order))
+        body = _render(_fold(lines))
         start = [comment(*head), prelude, "int main(void)", "{"]
         end = ["    return EXIT_SUCCESS;", "}", ""]
         self.text = "\n".join([*start, *self._declarations(), *body, *end])
 
-    def _lines(self, statements: list[Statement]) -> list[Item]:
+    def _lines(self, statements: list[Statement]) -> list[Line]:
         statements = statements + _releases(statements)
         _place_on_devices(statements)
-        last = {variable: statement for statement in statements for variable in statement.variables}
-        indices = [statement.device and statement.device.index for statement in statements]
+        last_uses = {
+            variable: statement for statement in statements for variable in statement.variables
+        }
+        indices = [statement.device.index if statement.device else None for statement in statements]
         has_several_devices = len({*indices} - {None}) > 1
-        lines: list[Item] = []
-        current = 0
+        lines: list[Line] = []
+        current_index = 0
         for statement, index in zip(statements, indices, strict=True):
-            if has_several_devices and index not in (None, current):
-                current = index
-                lines.append((f"CUDA(cudaSetDevice({index}));", _source(statement)))
-            lines.append((self._statement(statement), _source(statement)))
+            source = _source(statement)
+            if has_several_devices and index not in (None, current_index):
+                current_index = index
+                lines.append(Line(f"CUDA(cudaSetDevice({index}));", source))
+            lines.append(Line(self._statement(statement), source))
             if statement.checksum is not None:
                 self.checksums.append((self._names[statement.variables[0]], statement.checksum))
-            self._taken -= {
+            # A variable of the same type may reuse a name after its last use.
+            self._taken_names -= {
                 self._names[variable]
                 for variable in statement.variables
-                if last[variable] is statement
+                if last_uses[variable] is statement
             }
         return lines
 
     def _statement(self, statement: Statement) -> str:
         function = statement.function
         arguments = [self._text(argument) for argument in statement.arguments]
-        if function == "load" and not arguments[2].startswith('"'):
-            function = "generate"
+        if function == "load":
+            is_path = arguments[2].startswith('"')
+            if not is_path:
+                function = "generate"
         text = f"{function}({', '.join(arguments)})"
-        macro = {"cuda": "CUDA", "cudn": "CUDNN"}.get(function[:4])
+        macro = ""
         if statement.failed:
             macro = "FAILED"
+        elif function.startswith("cudnn"):
+            macro = "CUDNN"
+        elif function.startswith("cuda"):
+            macro = "CUDA"
         if macro:
             text = f"{macro}({text})"
         note = f" {comment(statement.note)}" if statement.note else ""
@@ -189,17 +220,17 @@ class Program:
             return self._name(expression)
         if isinstance(expression, (str, int)):
             return str(expression)
-        return "".join(map(self._text, _flat([expression])))
+        return "".join(map(self._text, _flatten([expression])))
 
     def _name(self, variable: Variable) -> str:
         if variable not in self._names:
-            of_other_types = {
+            names_of_other_types = {
                 name for name, c_type in self._types.items() if c_type != variable.c_type
             }
-            name = _another(variable.name, of_other_types | self._taken)
+            name = _free_name(variable.name, names_of_other_types | self._taken_names)
             self._names[variable] = name
             self._types[name] = variable.c_type
-            self._taken.add(name)
+            self._taken_names.add(name)
         return self._names[variable]
 
     def _input(self, file: Contents) -> str:
@@ -215,7 +246,7 @@ class Program:
         if width:
             text = f"{width}, {(self._seed or 0) + len(self._inputs)}u"
         else:
-            name = _another(self._name(file.memory), {Path(path).stem for path in self.files})
+            name = _free_name(self._name(file.memory), {Path(path).stem for path in self.files})
             path = f"inputs/{name}.bin"
             self.files[path] = file.content
             text = string_literal(path)
@@ -229,25 +260,25 @@ class Program:
             star = "*" if base.endswith("*") else ""
             by_type[base.rstrip(" *")].append(star + name + bracket + length)
         for base, names in by_type.items():
-            yield _wrapped(f"{base} {', '.join(names)};", "    ")
+            yield _wrap(f"{base} {', '.join(names)};", "    ")
 
 
 def _releases(statements: list[Statement]) -> list[Statement]:
     """Return statements that destroy the variables still alive at the end, the latest first."""
-    ended = {statement.ends for statement in statements}
+    destroyed = {statement.ends for statement in statements}
     variables = [variable for statement in statements for variable in statement.variables]
     alive = dict.fromkeys(
-        variable for variable in variables if variable.destroy and variable not in ended
+        variable for variable in variables if variable.destroy and variable not in destroyed
     )
     return [Statement(variable.destroy, [variable]) for variable in reversed(alive)]
 
 
 def _place_on_devices(statements: list[Statement]) -> None:
     """Set the devices of handles, streams and graphs by the statements that name them first."""
-    made_for_one = ("cudnnHandle", "cudnnBackend", "cuda")
+    types_of_one_device = ("cudnnHandle", "cudnnBackend", "cuda")
     for statement in statements:
         for variable in statement.variables:
-            if variable.device is None and variable.c_type.startswith(made_for_one):
+            if variable.device is None and variable.c_type.startswith(types_of_one_device):
                 variable.device = statement.device
 
 
@@ -258,30 +289,30 @@ def useful(statements: list[Statement]) -> list[Statement]:
         for variable in statement.needed_for or ():
             makers[variable].append(statement)
     pending = [statement for statement in statements if statement.needed_for is None]
-    needed = set[Statement]()
+    needed_statements = set[Statement]()
     while pending:
         statement = pending.pop()
-        if statement not in needed:
-            needed.add(statement)
+        if statement not in needed_statements:
+            needed_statements.add(statement)
             for variable in statement.variables:
                 pending += makers.pop(variable, ())
-    return [statement for statement in statements if statement in needed]
+    return [statement for statement in statements if statement in needed_statements]
 
 
-def _flat(parts: Iterable[Any]) -> Iterator[Any]:
-    """Yield parts, those in lists too; functions are called."""
+def _flatten(parts: Iterable[Any]) -> Iterator[Any]:
+    """Yield parts, the parts of lists, and the results of functions."""
     for part in parts:
         value = part() if callable(part) else part
         if isinstance(value, list):
-            yield from _flat(value)
+            yield from _flatten(value)
         else:
             yield value
 
 
-def _another(name: str, taken: Iterable[str]) -> str:
-    """Return a name that is not taken, by a number behind it if need be."""
+def _free_name(name: str, taken_names: Iterable[str]) -> str:
+    """Return a name that is not taken, with a number behind it if necessary."""
     candidates = chain([name], (f"{name}_{suffix}" for suffix in count(2)))
-    return next(candidate for candidate in candidates if candidate not in taken)
+    return next(candidate for candidate in candidates if candidate not in taken_names)
 
 
 def snake(name: str) -> str:
@@ -295,7 +326,7 @@ def snake(name: str) -> str:
 
 
 def answer_name(function: str, argname: str) -> str:
-    """Return the name of a variable for what a function tells."""
+    """Return the name of a variable for the answer of a query."""
     words = snake(function).split("_")
     if argname == "sizeInBytes" and words[-1] == "size":
         return "_".join(words[-2:])
@@ -331,14 +362,18 @@ def _real_number(value: float, c_type: str) -> str:
 
 
 def array(c_type: str, parts: list[Any]) -> Expression:
-    """Return an array in C; its spaces are such that no line ends in it."""
+    """Return an array in C; its spaces do not break, so that it stays on one line."""
     start = f"({c_type}[]){{".replace(" ", "\xa0")
     pieces = [piece for part in parts for piece in (",\xa0", part)]
     return [start, *pieces[1:], "}"]
 
 
 def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
-    """Return a host scalar: a double beside float64, else a float; a fill of the tensor's type."""
+    """Return the host scalar at an address, as C writes it.
+
+    Beside float64 it is a double.  Otherwise alpha and beta are floats, and the value of a fill has
+    the data type of the tensor.
+    """
     if dtype == DataType.DOUBLE:
         return f"&(double){{{number(ctypes.c_double.from_address(address).value, 'double')}}}"
     if dtype in (None, DataType.FLOAT) or argname.startswith(("alpha", "beta")):
@@ -347,78 +382,80 @@ def scalar(address: int, argname: str, dtype: DataType | None) -> Expression:
     return array("unsigned char", [*map(hex, content)])
 
 
-def _folded(lines: list[Item]) -> list[Item]:
-    """Return lines with loops in place of repetitions: short loops first, then loops of loops."""
+def _fold(items: Sequence[Item]) -> Sequence[Item]:
+    """Return items with loops in place of repetitions: short loops first, then loops of loops."""
     period = 1
-    while period <= min(_MOST_REPEATED, len(lines) // 2):
-        folded = _folded_by(lines, period)
-        period = period + 1 if len(folded) == len(lines) else 1
-        lines = folded
-    return lines
+    while period <= min(_MOST_REPEATED, len(items) // 2):
+        folded = _fold_period(items, period)
+        is_changed = len(folded) < len(items)
+        # New loops may repeat, too.
+        period = 1 if is_changed else period + 1
+        items = folded
+    return items
 
 
-def _folded_by(lines: list[Item], period: int) -> list[Item]:
-    """Return lines with loops over bodies of `period` lines, where these save some."""
-    keys = [_key(line) for line in lines]
+def _fold_period(items: Sequence[Item], period: int) -> list[Item]:
+    """Return items with loops over bodies of `period` items, if a loop is shorter."""
+    keys = [_key(item) for item in items]
     folded: list[Item] = []
-    position = 0
-    while position < len(lines):
-        body, times = keys[position : position + period], 1
-        while keys[position + times * period : position + (times + 1) * period] == body:
+    start = 0
+    while start < len(items):
+        body_keys = keys[start : start + period]
+        times = 1
+        while keys[start + times * period : start + (times + 1) * period] == body_keys:
             times += 1
-        if (times - 1) * period > 2:
-            folded.append((times, tuple(lines[position : position + period])))
-            position += times * period
+        if (times - 1) * period > _LINES_OF_LOOP:
+            folded.append(Loop(times, tuple(items[start : start + period])))
+            start += times * period
         else:
-            folded.append(lines[position])
-            position += 1
+            folded.append(items[start])
+            start += 1
     return folded
 
 
-def _key(item: Any) -> object:
+def _key(item: Item) -> object:
     """Return the part of an item that must be equal: the statements, without comments."""
-    text_or_times, source_or_body = item
-    if isinstance(text_or_times, str):
-        return text_or_times
-    return text_or_times, tuple(map(_key, source_or_body))
+    if isinstance(item, Line):
+        return item.text
+    return item.times, tuple(map(_key, item.body))
 
 
-def _rendered(items: Iterable[Any], space: str = "    ", source: str = "") -> Iterator[str]:
-    """Yield the lines of a block, with a comment wherever they are for another line of Python."""
-    index = "ijkl"[min(len(space) // 4 - 1, 3)]
+def _render(items: Iterable[Item], depth: int = 1, source: str = "") -> Iterator[str]:
+    """Yield the lines of a block, with a comment before each new line of Python code."""
+    indent = depth * "    "
+    index = _INDICES[min(depth, len(_INDICES)) - 1]
     for item in items:
         item_source = _first_source(item)
         if item_source != source:
             source = item_source
-            yield f"\n{space}{comment(source)}"
-        text_or_times, body = item
-        if isinstance(text_or_times, str):
-            yield _wrapped(text_or_times, space)
+            yield f"\n{indent}{comment(source)}"
+        if isinstance(item, Line):
+            yield _wrap(item.text, indent)
         else:
-            yield f"{space}for (int {index} = 0; {index} < {text_or_times}; {index}++) {{"
-            yield from _rendered(body, space + "    ", source)
-            yield f"{space}}}"
+            yield f"{indent}for (int {index} = 0; {index} < {item.times}; {index}++) {{"
+            yield from _render(item.body, depth + 1, source)
+            yield f"{indent}}}"
 
 
-def _first_source(item: Any) -> str:
-    """Return the line of Python that the first statement of a line or loop is for."""
-    text_or_times, source_or_body = item
-    while not isinstance(text_or_times, str):
-        text_or_times, source_or_body = source_or_body[0]
-    return str(source_or_body)
+def _first_source(item: Item) -> str:
+    """Return the source of a line, or of the first line of a loop."""
+    if isinstance(item, Line):
+        return item.source
+    return _first_source(item.body[0])
 
 
-def _wrapped(text: str, space: str) -> str:
+def _wrap(text: str, indent: str) -> str:
     options: Any = {
-        "initial_indent": space,
-        "subsequent_indent": space + 8 * " ",
+        "initial_indent": indent,
+        "subsequent_indent": indent + 8 * " ",
         "break_long_words": False,
     }
-    return textwrap.fill(text, 116, break_on_hyphens=False, **options).replace("\xa0", " ")
+    wrapped = textwrap.fill(text, _LINE_WIDTH, break_on_hyphens=False, **options)
+    return wrapped.replace("\xa0", " ")
 
 
 def _source(statement: Statement) -> str:
-    """Return the line of Python that a statement is for, with where it stands."""
+    """Return the line of Python code that made a statement, after its file and number."""
     file, line = statement.where
     if statement.early:
         return "made before the trace"
@@ -426,8 +463,7 @@ def _source(statement: Statement) -> str:
         return "given back" if statement.checksum is None else "read at the end"
     name = "notebook" if "ipykernel_" in file else Path(file).name
     text = ""
-    with suppress(
-        ValueError
-    ):  # Code that was not read from a file may have a name with a zero byte.
+    # Code that was not read from a file may have a name with a zero byte, which is a ValueError.
+    with suppress(ValueError):
         text = linecache.getline(file, line)
     return f"{name}:{line}: {' '.join(text.split())}"

@@ -133,9 +133,9 @@ class Trace(NonCopyable):
     def __str__(self) -> str:
         """One line a call, with the host's microseconds; many that the program lacks share one."""
         statements = [statement for statement in self._recorder.statements if statement.call]
-        needed = {*useful(self._recorder.statements)}
+        useful_statements = {*useful(self._recorder.statements)}
         lines: list[str] = []
-        for is_needed, group in groupby(statements, needed.__contains__):
+        for is_needed, group in groupby(statements, useful_statements.__contains__):
             calls = [statement.call for statement in group]
             if is_needed or len(calls) <= _FEW:
                 lines += map(str, calls)

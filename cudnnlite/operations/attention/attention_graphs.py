@@ -239,8 +239,10 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
     """Raise ArgumentError if the operands do not fit together."""
     for name, spec in specs.items():
         if spec.rank != 4:
-            needed = "(batch, 1, 1, 1)" if name in _LENGTHS else "(batch, heads, steps, size)"
-            raise ArgumentError(f"{name} has shape {spec.shape}; needed: {needed}")
+            required_shape = (
+                "(batch, 1, 1, 1)" if name in _LENGTHS else "(batch, heads, steps, size)"
+            )
+            raise ArgumentError(f"{name} has shape {spec.shape}; needed: {required_shape}")
     _check_types(specs)
     q, k, v = (specs[name] for name in "qkv")
     batch, heads, steps, size = q.shape

@@ -101,7 +101,7 @@ class DescriptorAttention:
         return arrays.from_host(handle.device, handle.stream, np.array(lengths, np.int32))
 
     def plan_self_attention(self) -> None:
-        """Do nothing: the C function is told all operands apart."""
+        """Do nothing: the C function takes each operand's own address."""
 
     def plan_residual(self) -> None:
         """Do nothing: the call takes a residual."""

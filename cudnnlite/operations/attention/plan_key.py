@@ -92,8 +92,10 @@ def attention_plan_key(
 
 
 def _refuse_operand(name: str, array: TensorSpec, shape: Shape, spec: AttentionSpec) -> NoReturn:
-    needed = _at_rank(TensorSpec(shape, spec.dtype), array.rank)
-    raise ArgumentError(f"{name} is {array}; needed: {needed.shape} in {dtype_name(spec.dtype)}")
+    required_spec = _at_rank(TensorSpec(shape, spec.dtype), array.rank)
+    raise ArgumentError(
+        f"{name} is {array}; needed: {required_spec.shape} in {dtype_name(spec.dtype)}"
+    )
 
 
 def _refuse_order(specs: Mapping[str, TensorSpec]) -> NoReturn:
@@ -172,11 +174,11 @@ def _parse_window(window: Any, q_steps: int, kv_steps: int) -> Window:
     """Return, for each step of the queries, the first key and the one after the last."""
     if window is None:
         return (0,) * q_steps, (kv_steps,) * q_steps
-    needed = "a pair of sequences of integers"
-    pair = sequence(window, "window", needed)
+    requirement = "a pair of sequences of integers"
+    pair = sequence(window, "window", requirement)
     if len(pair) != 2:
-        raise ArgumentError(f"window={shown(window)} is not {needed}")
-    low, high = (_parse_steps(sequence(ends, "window", needed)) for ends in pair)
+        raise ArgumentError(f"window={shown(window)} is not {requirement}")
+    low, high = (_parse_steps(sequence(ends, "window", requirement)) for ends in pair)
     if len(low) != q_steps or len(high) != q_steps:
         raise ArgumentError(
             f"window has {len(low)} and {len(high)} entries; "

@@ -233,9 +233,9 @@ def _addition_without_activation(argument: str) -> ArgumentError:
 def _check_unscaled(scalars: Mapping[str, float]) -> None:
     """Raise ArgumentError for a factor that cuDNN does not apply through an activation."""
     for name, value in scalars.items():
-        needed = 0 if name.startswith("beta") else 1
-        if real_number(value, name) != needed:
-            raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {needed}")
+        default = 0 if name.startswith("beta") else 1
+        if real_number(value, name) != default:
+            raise ArgumentError(f"{name}={shown(value)} with an activation; allowed: {default}")
 
 
 def _parse_mode(mode: object, activation: object) -> BatchNormMode | None:

@@ -451,8 +451,12 @@ def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
     else:
         is_valid = fits and scale.shape[0] == 1
     if not is_valid:
-        needed = channels if is_instance else "1 first, then 1 or the size of x along each axis"
-        raise ArgumentError(f"scale has shape {scale.shape}; needed beside x {x.shape}: {needed}")
+        requirement = (
+            channels if is_instance else "1 first, then 1 or the size of x along each axis"
+        )
+        raise ArgumentError(
+            f"scale has shape {scale.shape}; needed beside x {x.shape}: {requirement}"
+        )
     statistics = tuple(
         1 if parameter == size else size
         for size, parameter in zip(x.shape, scale.shape, strict=True)

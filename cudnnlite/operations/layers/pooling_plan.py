@@ -1,4 +1,4 @@
-"""`PoolingPlan`: a pooling as a graph, where the descriptor call cannot say its padding."""
+"""`PoolingPlan`: a pooling as a graph, for padding that a descriptor cannot express."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PoolingRequest(Request[DeviceArray]):
     """The arguments of one call of a pooling, or of its gradient."""
 
     def make_plan(self) -> OperationPlan[DeviceArray]:
-        """Return a new plan: of a graph where padding differs at the two ends of an axis."""
+        """Return a new plan; it runs a graph if the padding differs at the two ends of an axis."""
         problem = self.make_problem()
         kind: type[OperationPlan[DeviceArray]] = PoolingPlan
         if problem.pooling.is_symmetric:
@@ -82,7 +82,7 @@ def pooling_graph(problem: Problem) -> Graph:
 def _in_layout_of(x: TensorSpec, images: TensorSpec) -> TensorSpec:
     """Return the spec of images in the layout of x, if their memory has this layout too.
 
-    Images of one pixel have both layouts, and cuDNN serves them by those strides that x has.
+    Images of one pixel have both layouts, and cuDNN needs them with the strides of x's layout.
     """
     layouts = CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST
     layout = layouts.get(x.rank, "")
@@ -109,7 +109,7 @@ def _graph_arguments(pooling: PoolingSpec, spatial: int) -> dict[str, Any]:
 
 
 def pooling_with_indices_graph(specs: Mapping[str, TensorSpec], pooling: PoolingSpec) -> Graph:
-    """Return a pooling by maxima, with their places, as a graph."""
+    """Return the graph of a max pooling that also returns the indices of the maxima."""
     x = specs["x"]
     if _MODES[pooling.mode][0] != "MAXPOOL":
         raise ArgumentError(f"pooling={pooling}; needed: the mode max or max_deterministic")

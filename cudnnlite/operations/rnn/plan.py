@@ -207,7 +207,9 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         }
         forward = self._forward
         assert forward is not None
-        is_readonly = y.readonly or hy.readonly or (cy is not None and cy.readonly)
+        is_readonly = y.readonly or hy.readonly
+        if cy is not None:
+            is_readonly = is_readonly or cy.readonly
         if addresses != self._addresses or is_readonly:
             check_outputs(inputs, outputs)
             # After an interrupt in `replace`, the addresses of the call are unknown.

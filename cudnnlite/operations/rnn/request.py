@@ -43,8 +43,8 @@ _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 class KeptChoice(NamedTuple):
     """The choice of a tuner or of the database for a problem, kept beside the handle's plans.
 
-    Either is then asked once, and problems with the same choice share a plan.  None means that the
-    database has no choice.
+    The tuner or the database is then asked once, and problems with the same choice share a plan.
+    None means that the database has no choice.
     """
 
     result: AlgorithmResult | None
@@ -108,7 +108,10 @@ class RNNForwardRequest:
         )
 
     def _run_by_plan(self, key: RNNPlanKey) -> Any:
-        """Call the plan of a key; STANDARD's if cuDNN refuses a choice that the user did not make."""
+        """Call the plan of a key.
+
+        If cuDNN refuses a choice that the user did not make, call a plan of STANDARD instead.
+        """
         plans = self.handle.plans
         has_fallback = key.is_guess and key.choice.algorithm != RNNAlgo.STANDARD
         plan: RNNPlan[Any] | None = None
@@ -183,10 +186,11 @@ class RNNForwardRequest:
         trials: RNNTrials | None = plans.find(kind)
         if trials is None or trials.winner is not None:
             problem = forward_problem(self.spec, data, self.training)
-            race_and_end = chooser.race_of_rnn(problem, limit)
-            if race_and_end is None:
+            race_and_finish = chooser.race_of_rnn(problem, limit)
+            if race_and_finish is None:
                 return None
-            trials = RNNTrials(self.handle, *race_and_end)
+            race, finish = race_and_finish
+            trials = RNNTrials(self.handle, race, finish)
             plans.keep(kind, trials)
         return trials
 
@@ -257,7 +261,7 @@ class RNNForwardRequest:
                 f"lengths or layout are given beside a whole spec, {x}, which has its own"
             )
         self._take_fill(x)
-        if x.is_packed or not x.is_full:  # others need no lengths
+        if x.is_packed or not x.is_full:  # full padded sequences need no lengths
             self.lengths = x.lengths
         self.x = x.tensor()
         return x.layout
@@ -368,8 +372,8 @@ class RNNForwardRequest:
     def _parse_dropout_state(self) -> DropoutState | None:
         """Return the random states of the network's dropout; None if it drops no values."""
         spec, state = self.spec, self.dropout_state
-        drops = self.training and spec.dropout > 0 and spec.num_layers > 1
-        if not drops:
+        has_dropout = self.training and spec.dropout > 0 and spec.num_layers > 1
+        if not has_dropout:
             if state is not None:
                 # It is not used, but has to be of the right type.
                 instance_of(
@@ -451,10 +455,11 @@ def _with_unequal_lengths(data: RNNDataSpec) -> RNNDataSpec:
     if data.is_packed or not data.is_full:
         return data
     steps = max(2, data.max_length)
-    lengths = (*(steps,) * (data.batch - 1), steps - 1)
+    longest_sequences = (steps,) * (data.batch - 1)
+    lengths = (*longest_sequences, steps - 1)
     values = data.values() | {"max_length": steps, "lengths": lengths}
-    unequal: RNNDataSpec = RNNDataSpec.from_values(values)
-    return unequal
+    data_with_lengths: RNNDataSpec = RNNDataSpec.from_values(values)
+    return data_with_lengths
 
 
 def _check_kind(weights: Any, spec: RNNSpec) -> None:
