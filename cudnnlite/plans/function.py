@@ -37,7 +37,7 @@ others
 Returns
 -------
 {plan}
-    To be called with arrays of these specs, in the order of the arguments of `{name}`.
+    To be called with arrays of these specs, in the order of the arguments of `{name}`.{results}
 
 Raises
 ------
@@ -103,6 +103,8 @@ class OperationFunction(Generic[P, ResultT]):
     __qualname__: str
     # The return annotation that `help` shows for `plan`.
     _plan_annotation: ClassVar[str] = "OperationPlan"
+    # What the docstring of `plan` says of the results of a plan's calls.
+    _plan_results: ClassVar[str] = ""
     # The return annotation that `help` shows for the operation.  If it is empty, it is taken from
     # the annotation of `bind`.
     _result_annotation: ClassVar[str] = ""
@@ -155,7 +157,9 @@ class OperationFunction(Generic[P, ResultT]):
         method.__name__ = name
         method.__qualname__ = f"{self.__name__}.{name}"
         method.__module__ = self.__module__
-        method.__doc__ = doc.format(name=self.__name__, plan=return_annotation)
+        method.__doc__ = doc.format(
+            name=self.__name__, plan=return_annotation, results=self._plan_results
+        )
         method.__signature__ = signature  # type: ignore[attr-defined]
         return method
 

@@ -266,6 +266,8 @@ class GraphFunction(OperationFunction[P, ResultT]):
     """
 
     _plan_annotation = "GraphPlan"
+    _plan_results = """
+    A call of the plan returns a dict of all results by name, also if there is only one."""
     _choices = frozenset({"math_type"})
     plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]
