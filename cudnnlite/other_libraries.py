@@ -81,6 +81,26 @@ OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(("<", "<=", ">", ">="), _COMPARE),
 }
 
+# Attributes of tensors elsewhere -> what does the same for a GraphTensor `tensor`.
+GRAPH_TENSOR: Mapping[str, str] = {
+    "size": "tensor.shape has the size of each axis",
+    **dict.fromkeys(("ndim", "dim"), "tensor.rank is the number of axes"),
+    "stride": "tensor.strides are in elements",
+    **dict.fromkeys(("reshape", "view"), "graph.reshape(tensor, ...) and graph.view(tensor, ...)"),
+}
+# Attributes of graphs elsewhere -> what does the same for a Graph `graph`.
+GRAPH: Mapping[str, str] = {
+    **dict.fromkeys(("save", "dump", "serialize"), "graph.to_json() is its text"),
+    **dict.fromkeys(("load", "deserialize"), "dnn.Graph.from_json(text) makes a graph of a text"),
+    **dict.fromkeys(
+        ("build", "execute", "run"), "graph.plan(handle) makes a plan, which is called with arrays"
+    ),
+}
+# Attributes of plans elsewhere -> what does the same for a `plan`.
+PLAN: Mapping[str, str] = {
+    "execute": "a plan is called with arrays: plan(x)",
+}
+
 # Attributes of modules and devices elsewhere -> what does the same with a Handle `handle`.
 HANDLE: Mapping[str, str] = {
     **dict.fromkeys(

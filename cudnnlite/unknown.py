@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
 from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +19,7 @@ from cudnnlite.other_libraries import attribute_hint, keyword_hint
 # How the name of a later version of a C function ends: cudnnSetRNNDescriptor_v8.
 _VERSION = re.compile(r"_v(\d+)$")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+ClassT = TypeVar("ClassT", bound=type)
 
 
 def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
@@ -29,16 +30,34 @@ def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 
-def missing_attribute(kind: type, name: str, elsewhere: Mapping[str, str]) -> str:
-    """Return the message for an attribute that an object lacks, with a hint.
+def refuse_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> object:
+    """Raise AttributeError for an attribute that an object lacks: the body of `__getattr__`.
 
-    `elsewhere` are the names of other libraries.
+    Python calls `__getattr__`, too, if a property raised AttributeError.  The property is computed
+    again then, and says why.
+
+    Parameters
+    ----------
+    owner : object
+        The object.
+    name : str
+        The name of the attribute.
+    elsewhere : mapping of str to str
+        The names of other libraries, with what is ours.
     """
-    text = f"{kind.__name__!r} object has no attribute {name!r}"
+    own = getattr(type(owner), name, None)
+    if isinstance(own, (property, functools.cached_property)):
+        return own.__get__(owner, type(owner))
+    raise AttributeError(_missing_attribute(owner, name, elsewhere))
+
+
+def _missing_attribute(owner: object, name: str, elsewhere: Mapping[str, str]) -> str:
+    """Return the message for an attribute that an object lacks, with a hint."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
     hint = attribute_hint(elsewhere, name) or c_name_hint(name)
     if hint or name.startswith("_"):
         return text + hint
-    public_names = (own_name for own_name in dir(kind) if not own_name.startswith("_"))
+    public_names = (own_name for own_name in dir(owner) if not own_name.startswith("_"))
     return text + meant(name, public_names)
 
 
@@ -131,6 +150,16 @@ def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> 
     raise TypeError(f"{function.__qualname__}() {why_unknown(function, unknown)}") from None
 
 
+def was_entered(error: TypeError) -> bool:
+    """Return whether the function that the catching frame called raised the error itself.
+
+    Otherwise Python raised it at the call, because the arguments do not fit the signature.
+    """
+    # The first traceback entry is the frame that called.  There is a second one only if the called
+    # function ran.
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
 def _missing_hint(signature: inspect.Signature, message: str) -> str:
     """Return the required arguments, for a message about a missing one; empty for any other."""
     if "missing" not in message:
@@ -164,17 +193,27 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
             function.__annotations__.pop("unknown", None)
         return function
 
-    @wraps(function)
+    @functools.wraps(function)
     def suggesting(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
         except TypeError as error:
-            # With a frame behind this one the function was entered: the error is its own.
-            was_entered = error.__traceback__ is not None and error.__traceback__.tb_next
-            if was_entered:
+            if was_entered(error):
                 raise
             if why_unknown(function, options):
                 refuse_unknown(function, options)
             raise TypeError(f"{error}{_missing_hint(signature, str(error))}") from None
 
     return suggesting  # type: ignore[return-value]
+
+
+def methods_of(public_name: str) -> Callable[[ClassT], ClassT]:
+    """Decorate a base class that users do not know: errors call its methods by a public class."""
+
+    def rename(kind: ClassT) -> ClassT:
+        for name, value in vars(kind).items():
+            if inspect.isfunction(value):
+                value.__qualname__ = f"{public_name}.{name}"
+        return kind
+
+    return rename

@@ -54,7 +54,7 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search_seconds": 10,
 }
 # The fields of a row that are not written: they belong to a choice, not to the candidate.
-LEFT_OUT = ("passed_over", "source")
+LEFT_OUT = ("passed_over", "source", "conversions")
 
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError)
 

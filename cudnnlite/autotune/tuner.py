@@ -592,8 +592,8 @@ def autotuned(
     ones first, between two events that later calls read.  A call that reads nothing that it writes
     repeats short work, up to 64 times.  Each call has its result, whichever candidate it runs.
     Then the fastest one stays, and is saved like any other choice.  Errors are not measured: a
-    candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  So are
-    plans that are made in the block.
+    candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  The calls
+    of plans that are made in the block try candidates, too.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, ArrayTypeError, CaptureError, ClosedError
 from cudnnlite.other_libraries import ARRAY
 from cudnnlite.specs import TensorSpec
-from cudnnlite.unknown import missing_attribute
+from cudnnlite.unknown import refuse_attribute
 
 Array = np.ndarray[Any, Any]
 ArrayT = TypeVar("ArrayT", bound="DeviceArray")
@@ -469,12 +469,7 @@ class DeviceArray(RefusedOperators, NonCopyable):
 
         def __getattr__(self, name: str) -> object:
             """Raise AttributeError; for a name of another library it says what is ours."""
-            attribute = getattr(DeviceArray, name, None)
-            if isinstance(
-                attribute, property
-            ):  # it raised AttributeError itself, and says why again
-                return attribute.fget(self)  # type: ignore[misc]
-            raise AttributeError(missing_attribute(DeviceArray, name, ARRAY))
+            return refuse_attribute(self, name, ARRAY)
 
     def __str__(self) -> str:
         if self._owner is None:

@@ -28,7 +28,7 @@ from cudnnlite.other_libraries import HANDLE
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, ONE_LOOK, TimingPolicy
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
-from cudnnlite.unknown import missing_attribute
+from cudnnlite.unknown import refuse_attribute
 
 Shape: TypeAlias = int | Iterable[int] | TensorSpec
 
@@ -366,7 +366,7 @@ class Handle(NativeObject[cudnnHandle_t]):
 
         def __getattr__(self, name: str) -> object:
             """Raise AttributeError; for a name of another library it says what is ours."""
-            raise AttributeError(missing_attribute(Handle, name, HANDLE))
+            return refuse_attribute(self, name, HANDLE)
 
     def close(self) -> None:
         """Close the handle's plans, free its workspace, destroy it; harmless when called again.

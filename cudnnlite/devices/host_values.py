@@ -64,16 +64,28 @@ def _converted(values: Any, source: Array, dtype: np.dtype[Any], casting: str | 
             f"values of {source.dtype} are no numbers, and cannot be copied to a device"
         )
     numbers = source.real if is_complex else source
-    try:
-        with np.errstate(invalid="ignore", over="ignore" if casting else "raise"):
-            converted = numbers.astype(dtype, copy=False)
-    except FloatingPointError:
-        raise _loss_error(source, dtype, "values that are too large") from None
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = numbers.astype(dtype, copy=False)
     if casting is None:
         loss = _loss(values, source, converted)
         if loss:
-            raise _loss_error(source, dtype, loss)
+            raise ArgumentError(
+                f'values of {source.dtype} as {dtype} would lose {loss}; casting="unsafe" lets them'
+            )
     return converted
+
+
+def is_overflow(numbers: Array, converted: Array) -> bool:
+    """Return whether a conversion made infinity or NaN of a number, or NaN of infinity.
+
+    NumPy's signal for an overflow does not say that of bfloat16 and float8.  float8_e4m3fn has no
+    infinity.
+    """
+    if np.isfinite(converted).all():
+        return False
+    is_lost = np.isfinite(numbers) & ~np.isfinite(converted)
+    becomes_nan = np.isnan(converted) & ~np.isnan(numbers)
+    return bool((is_lost | becomes_nan).any())
 
 
 def _loss(values: Any, source: Array, converted: Array) -> str:
@@ -82,14 +94,10 @@ def _loss(values: Any, source: Array, converted: Array) -> str:
         return "masked values"
     if source.dtype.kind == "c":
         return "imaginary parts"
-    if converted.dtype.kind not in "iu" or np.can_cast(source.dtype, converted.dtype):
+    if converted.dtype.kind not in "iu":
+        return "values that are too large" if is_overflow(source, converted) else ""
+    if np.can_cast(source.dtype, converted.dtype):
         return ""
     if (converted == source).all():
         return ""
     return "values that it has not, such as fractions, NaN or larger ones"
-
-
-def _loss_error(source: Array, dtype: np.dtype[Any], loss: str) -> ArgumentError:
-    return ArgumentError(
-        f'values of {source.dtype} as {dtype} would lose {loss}; casting="unsafe" lets them'
-    )

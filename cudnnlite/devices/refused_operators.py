@@ -59,3 +59,9 @@ class RefusedOperators:
         __le__ = _refuse("<=")
         __gt__ = _refuse(">")
         __ge__ = _refuse(">=")
+
+        def __setitem__(self, _key: object, _value: object) -> NoReturn:
+            raise ArrayTypeError(
+                "a DeviceArray has no item assignment; "
+                "x[0].fill(1) and x[0].copy_from(values) write in place"
+            )

@@ -19,6 +19,7 @@ from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, finding_of
 from cudnnlite.errors import ArgumentError
 from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
+from cudnnlite.search.database import parse_setting
 
 _OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, DATABASE_VARIABLE)
 # Variables that change which library is loaded, which device is used, or what is computed.
@@ -202,6 +203,9 @@ def _verdict_on_value(
     if name == DEVICE_VARIABLE and not names_device(environment):
         fix = "set it to cuda, cuda:1, emulated or auto, or unset it"
         return BROKEN, " names no device", fix
+    if name == DATABASE_VARIABLE and value and not _is_database(value):
+        effect = ": no such folder; off turns the database off"
+        return WARNING, effect, "set it to off or to a folder that exists, or unset it"
     if missing:
         # Container images set LD_LIBRARY_PATH to folders that few machines have.
         verdict = NOTE if name == "LD_LIBRARY_PATH" else WARNING
@@ -224,6 +228,12 @@ def _missing_paths(environment: Mapping[str, str], name: str) -> list[str]:
         return []
     paths = [path for path in split_path(environment, name) if "/" in path]
     return [path for path in paths if not os.path.exists(path)]
+
+
+def _is_database(value: str) -> bool:
+    """Return whether a value turns the database off or names a folder."""
+    folder = parse_setting(value)
+    return folder is None or folder.is_dir()
 
 
 def _has_libcudnn(prefix: str) -> bool:

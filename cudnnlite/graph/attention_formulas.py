@@ -14,10 +14,12 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import parse_sizes
 from cudnnlite.graph.formulas import GraphFormulas
 from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.unknown import methods_of
 
 MOST_STEPS = 1 << 24  # which float32 counts exactly: cuDNN compares steps as floats in a window
 
 
+@methods_of("Graph")
 class AttentionFormulas(GraphFormulas):
     """A graph with a method for each mask of attention, and for dropout."""
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnnlite.arguments import (
     instance_of,
@@ -29,9 +29,11 @@ from cudnnlite.graph.node_attributes import (
 from cudnnlite.graph.plain import graph_from_plain, graph_to_plain
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
 from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.other_libraries import GRAPH
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import MAX_RANK, parse_shape, span
 from cudnnlite.texts import aligned, counted
+from cudnnlite.unknown import methods_of, refuse_attribute
 
 _MOST_TENSORS = 64  # of one attribute
 # Calls and plans have arguments of these names.
@@ -39,6 +41,7 @@ _RESERVED_NAMES = ("operation", "out", "reserve", "self", "workSpace", "workspac
 _HEADING = ("result", "operation", "operands", "attributes")
 
 
+@methods_of("Graph")
 class GraphData:
     """Tensors, and operations in the order in which they were added.
 
@@ -65,6 +68,12 @@ class GraphData:
         self.tensors: list[TensorRecord] = []
         self.nodes: list[Node] = []
         self._is_frozen = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError, with a hint."""
+            return refuse_attribute(self, name, GRAPH)
 
     # ------------------------------------------------------------------ tensors
 

@@ -19,6 +19,7 @@ from cudnnlite.graph.data import GraphData, parse_sizes, parse_strides
 from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.unknown import methods_of
 
 _TWO_OPERANDS = frozenset(
     {"ADD", "ADD_SQUARE", "ATAN2", "DIV", "FLOOR_MOD", "MAX", "MIN", "MOD", "MUL", "POW", "SUB"}
@@ -30,6 +31,7 @@ _LOGICAL = ("CMP_", "LOGICAL_")
 _SMALLEST, _LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 
 
+@methods_of("Graph")
 class GraphFormulas(GraphData):
     """A graph with a method for each usual operation."""
 

@@ -21,6 +21,7 @@ from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layout import MAX_RANK
 from cudnnlite.specs.steps import pads_with_last_window
+from cudnnlite.unknown import methods_of
 
 
 class Normalized(NamedTuple):
@@ -50,6 +51,7 @@ class MaximaWithIndices(NamedTuple):
     indices: GraphTensor
 
 
+@methods_of("Graph")
 class LayerFormulas(AttentionFormulas):
     """A graph with a method for each layer that cuDNN has as one operation."""
 

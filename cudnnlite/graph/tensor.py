@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType
 from cudnnlite.graph.records import Shape, TensorRecord
+from cudnnlite.other_libraries import GRAPH_TENSOR
+from cudnnlite.unknown import refuse_attribute
 
 
 class GraphTensor:
@@ -29,6 +31,12 @@ class GraphTensor:
     def __init__(self, graph: Any, number: int) -> None:
         self.graph = graph
         self.number = number
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError, with a hint."""
+            return refuse_attribute(self, name, GRAPH_TENSOR)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GraphTensor, (self.graph, self.number)

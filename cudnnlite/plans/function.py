@@ -8,11 +8,12 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
+from cudnnlite.arguments import instance_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.plan import Plan
 from cudnnlite.problems.problem import Problem
-from cudnnlite.unknown import refuse_unknown, why_unknown
+from cudnnlite.unknown import refuse_unknown, was_entered, why_unknown
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -37,7 +38,7 @@ others
 Returns
 -------
 {plan}
-    To be called with arrays of these specs, in the order of the arguments of `{name}`.
+    To be called with arrays of these specs, in the order of the arguments of `{name}`.{results}
 
 Raises
 ------
@@ -103,6 +104,8 @@ class OperationFunction(Generic[P, ResultT]):
     __qualname__: str
     # The return annotation that `help` shows for `plan`.
     _plan_annotation: ClassVar[str] = "OperationPlan"
+    # What the docstring of `plan` says of the results of a plan's calls.
+    _plan_results: ClassVar[str] = ""
     # The return annotation that `help` shows for the operation.  If it is empty, it is taken from
     # the annotation of `bind`.
     _result_annotation: ClassVar[str] = ""
@@ -124,8 +127,9 @@ class OperationFunction(Generic[P, ResultT]):
             bound_call = self._bind(handle, *args, **kwargs)
         except TypeError as error:
             # A TypeError that `bind` raised itself is not about keywords: it passes as it is.
-            if not _was_entered(error):
+            if not was_entered(error):
                 self._refuse_unknown_keyword(kwargs)
+                _check_handle(handle)
             raise
         return bound_call.run()
 
@@ -146,8 +150,10 @@ class OperationFunction(Generic[P, ResultT]):
             try:
                 bound_call = self._bind(*bind_args, **kwargs)
             except TypeError as error:
-                if _was_entered(error):
+                if was_entered(error):
                     raise
+                if takes_handle and args:
+                    _check_handle(args[0])
                 why = why_unknown(self, kwargs) or _why_unbound(signature, args, kwargs)
                 raise TypeError(f"{method.__qualname__}() {why}") from None
             return getattr(bound_call, name)()
@@ -155,7 +161,9 @@ class OperationFunction(Generic[P, ResultT]):
         method.__name__ = name
         method.__qualname__ = f"{self.__name__}.{name}"
         method.__module__ = self.__module__
-        method.__doc__ = doc.format(name=self.__name__, plan=return_annotation)
+        method.__doc__ = doc.format(
+            name=self.__name__, plan=return_annotation, results=self._plan_results
+        )
         method.__signature__ = signature  # type: ignore[attr-defined]
         return method
 
@@ -214,14 +222,12 @@ def operation(
     return OperationFunction(bind)
 
 
-def _was_entered(error: TypeError) -> bool:
-    """Whether a function that this module called raised the error itself.
+def _check_handle(handle: object) -> None:
+    """Raise ArgumentError unless it is a Handle.
 
-    Otherwise Python raised it at the call, because the arguments do not fit the signature.
+    Without the handle, an argument is missing at the end.
     """
-    # The first traceback entry is the frame here that called.  There is a second one only if the
-    # called function ran.
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+    instance_of(handle, Handle, "handle", "; it comes first")
 
 
 def _why_unbound(

@@ -15,6 +15,7 @@ from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.host_values import is_overflow
 from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.errors import ArgumentError
@@ -161,13 +162,13 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
             values = values.numpy()
         host = host_array(values, what)
         dtype = numpy_dtype(self.spec.dtype)
-        try:
-            with np.errstate(over="raise", invalid="ignore"):
-                return host.astype(dtype, copy=False)
-        except FloatingPointError:
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = host.astype(dtype, copy=False)
+        if is_overflow(host, converted):
             raise ArgumentError(
                 f"{what} of {host.dtype} as {dtype} would lose values that are too large"
-            ) from None
+            )
+        return converted
 
     def layout(self) -> WeightLayout:
         """Return the table of names, offsets in bytes, and shapes."""

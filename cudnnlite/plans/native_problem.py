@@ -136,8 +136,8 @@ def add_context(error: CudnnError, problem: Problem) -> CudnnError:
     """Add specs and hints to an error's message, and return the error."""
     is_refusal = isinstance(error, (NotSupportedError, BadParamError))
     hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
-    if hint:
-        error.notes += (hint,)
+    if hint and hint != error.detail:
+        error.notes = (hint, *error.notes)
     strided = [
         name
         for name in problem.operation.reads

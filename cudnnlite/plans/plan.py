@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ClosedError
+from cudnnlite.other_libraries import PLAN
+from cudnnlite.unknown import refuse_attribute
 
 
 class Plan(Closable):
@@ -35,6 +37,12 @@ class Plan(Closable):
             f"{description} was never closed; use `with`, or close its handle",
         )
         handle.plans.add_dependent(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Raise AttributeError, with a hint."""
+            return refuse_attribute(self, name, PLAN)
 
     @property
     def closed(self) -> bool:

@@ -31,6 +31,11 @@ def _infer(
 ) -> TensorSpec:
     y = conv.output_spec(x, w)
     bias_shape = (1, y.shape[1], *[1] * (y.rank - 2))
+    is_vector = bias.rank == y.rank and bias.shape == (1, bias.size, *bias_shape[2:])
+    if is_vector and bias.shape != bias_shape:  # the caller may have given it as (K,)
+        raise ArgumentError(
+            f"bias has {bias.size} values; needed: {y.shape[1]}, one for each filter of w"
+        )
     if bias.shape != bias_shape:
         raise ArgumentError(
             f"bias has shape {bias.shape}; needed: {bias_shape}, a value for each filter of w"

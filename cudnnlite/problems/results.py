@@ -89,8 +89,8 @@ class AlgorithmResult:
     joules_spread : float or None
         The largest minus the smallest of the samples whose median is `joules`.
     passed_over : tuple of (AlgorithmResult, str)
-        Set by `AlgorithmTable.best`: the candidates before this one, each with the reason why it
-        was not chosen.
+        Of a choice, made by `AlgorithmTable.best` or by cuDNN's heuristic for a plan: the
+        candidates before this one, each with the reason why it was not chosen.
     """
 
     algorithm: Any
@@ -137,6 +137,11 @@ class AlgorithmResult:
         return ""
 
     @property
+    def conversions(self) -> tuple[str, ...]:
+        """See `ConvolutionResult`."""
+        return ()
+
+    @property
     def find_ms(self) -> float | None:
         """See `ConvolutionResult`."""
         return None
@@ -150,6 +155,8 @@ class AlgorithmResult:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         how = f"{self.math_type}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
+        if self.conversions:
+            lines.append(f"  in {self.layout}: converts {', '.join(self.conversions)}")
         if self.source:
             lines.append(f"  chosen by {self.source}")
         if self.comment:
@@ -172,14 +179,19 @@ class ConvolutionResult(AlgorithmResult):
     Attributes
     ----------
     layout : str
-        The layout to which the operands are converted, and from which the result is; empty if
-        nothing is converted.  `time_ms` and `workspace` include the conversions.
+        The layout to which each call converts the operands that have another one, and from which it
+        converts the result, by `cudnnTransformTensor`.  Empty if the algorithm or engine gets the
+        operands as they are; an engine may convert them itself.  `time_ms` and `workspace` include
+        the conversions.
     find_ms : float or None
         The time that cudnnFind reported.
+    conversions : tuple of str
+        Of a plan's choice, the operands that each call converts, the result included: "x", "y".
     """
 
     layout: str = ""
     find_ms: float | None = None
+    conversions: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)

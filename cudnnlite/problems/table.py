@@ -291,7 +291,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         Values are plain: statuses and algorithms stand by their names.
         """
         names = dict.fromkeys(attribute.name for row in self._rows for attribute in fields(row))
-        for of_choices in ("passed_over", "source"):
+        for of_choices in ("passed_over", "source", "conversions"):
             names.pop(of_choices, None)
         columns = {name: [getattr(row, name, None) for row in self._rows] for name in names}
         return {

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnlite.dtypes import dtype_name
+from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import LAYER_DTYPES, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
 
+# `cudnnSetTensorNdDescriptor` takes all data types of arrays but these.
+_WITHOUT_DESCRIPTOR = (
+    DataType.UINT32,
+    DataType.INT64,
+    DataType.FP8_E4M3,
+    DataType.FP8_E5M2,
+)
+_TENSOR_DTYPES = tuple(dtype for dtype in ARRAY_DTYPES if dtype not in _WITHOUT_DESCRIPTOR)
 # The C functions' names of arguments -> the names here.
 _NAMES = {
     "transDesc": "transformDesc",
@@ -42,7 +50,7 @@ TRANSFORM = Operation(
     reads=("x",),
     writes=("y",),
     infer=lambda x: x,
-    dtypes=(),  # all that arrays have
+    dtypes=_TENSOR_DTYPES,
     mixed=True,  # x and y may have different ones
 )
 EXTENDED = Operation(

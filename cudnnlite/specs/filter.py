@@ -91,16 +91,20 @@ class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
         Raises
         ------
         ArgumentError
-            The strides are neither packed channels-first nor packed channels-last.
+            The rank is not 3 to 5, or the strides are neither packed channels-first nor packed
+            channels-last.
         """
         instance_of(spec, TensorSpec, instance_of(argument, str, "argument"))
-        names = (CHANNELS_FIRST.get(spec.rank, ""), CHANNELS_LAST.get(spec.rank, ""), VECT_C)
+        if spec.rank not in CHANNELS_FIRST:
+            raise ArgumentError(
+                f"{argument} has rank {spec.rank}; needed: 3 to 5, (K, C / groups, *taps)"
+            )
+        names = (CHANNELS_FIRST[spec.rank], CHANNELS_LAST[spec.rank], VECT_C)
         for name in (names[1], names[0], names[2]) if channels_last else names:
             if spec.fits(name):
                 return cls(spec.shape, spec.dtype, name)
-        layouts = ", ".join(name for name in names if name)
         raise ArgumentError(
-            f"{argument}={spec}: cuDNN's filters are packed, of rank 3 to 5 (layouts {layouts}); "
+            f"{argument}={spec}: cuDNN's filters are packed (layouts {', '.join(names)}); "
             "copy it with handle.array(..., layout=...)"
         )
 

@@ -77,7 +77,16 @@ def bench(handle: dnn.Handle) -> Any:
 # id: (exception, what the message must match, the call)
 Case = tuple[Any, str, Callable[[Bench], Any]]
 SHAPES: dict[str, Case] = {
-    "w_rank_2": (ARGUMENT, r"\bw\b", lambda b: b.call(w=b.handle.empty((6, 4)))),
+    "w_rank_2": (
+        ARGUMENT,
+        r"^w has rank 2; needed: 3 to 5, \(K, C / groups, \*taps\)$",
+        lambda b: b.call(w=b.handle.empty((6, 4))),
+    ),
+    "w_rank_6": (
+        ARGUMENT,
+        r"^w has rank 6; needed: 3 to 5",
+        lambda b: b.call(w=b.handle.empty((6, 4, 1, 1, 1, 1))),
+    ),
     "w_rank_5": (ARGUMENT, r"\bw\b.*rank 5", lambda b: b.call(w=b.handle.empty((6, 4, 3, 2, 1)))),
     "w_with_gaps": (
         ARGUMENT,

@@ -228,6 +228,8 @@ def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
             "epilogue": "a function (graph, y) -> tensor"
         },
         "^epilogue=3; allowed": {"epilogue": 3},
+        r"^epilogue must take \(graph, y\): .* takes 1 positional": {"epilogue": lambda y: y},
+        r"^epilogue must take \(graph, y\): .* missing": {"epilogue": lambda graph, y, z: y},
         "^epilogue returns 3": {"epilogue": lambda graph, y: 3},
         "^epilogue makes q": {"epilogue": lambda graph, y: y + graph.input("q", (1, 16, 1, 1))},
         "^epilogue makes z": {"epilogue": lambda graph, y: graph.output("z", y)},

@@ -300,12 +300,17 @@ def test_what_does_not_fit_is_refused_by_name(handle: dnn.Handle) -> None:
         (
             (x, w, handle.array(np.zeros((1, 5, 1, 1), np.float32))),
             {},
-            r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
+            "^bias has 5 values; needed: 6, one for each filter of w$",
+        ),
+        (
+            (x, w, handle.array(np.zeros((6, 1, 1, 1), np.float32))),
+            {},
+            r"bias has shape \(6, 1, 1, 1\); needed: \(1, 6, 1, 1\)",
         ),
         (
             (x, w, handle.array(np.zeros(5, np.float32))),
             {},
-            r"bias has shape \(1, 5, 1, 1\); needed: \(1, 6, 1, 1\)",
+            "^bias has 5 values; needed: 6, one for each filter of w$",
         ),
         ((x, w, handle.array(np.zeros((1, 6, 1, 1)))), {}, "bias is float64; needed: float32"),
         ((x, w, bias), {"z": x, "alpha2": 1.0}, r"z has shape .*; the result has"),

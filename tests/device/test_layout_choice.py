@@ -142,7 +142,13 @@ def test_a_filter_whose_layout_is_not_that_of_the_images(
         problem.assert_right(y, plan.choice.algorithm)
         if images == "NCHW":  # the others are served without a conversion
             assert plan.choice.layout == filter_
+            assert plan.choice.conversions == ("x", "y")
+            assert "\n  in NHWC: converts x, y" in str(plan.choice)
             assert plan.workspace >= problem.x.nbytes + y.nbytes
+        with dnn.trace() as trace:
+            plan(problem.x, problem.w)
+        functions = [call.function for call in trace.calls]
+        assert functions.count("cudnnTransformTensor") == len(plan.choice.conversions)
     out = handle.array(problem.old_host)
     problem.assert_right(problem.run(beta=0.5, out=out), dnn.Engine(0), beta=0.5)
     with dnn.autotuned(handle, cache=":memory:"):
@@ -226,6 +232,7 @@ def test_an_untuned_depthwise_convolution_is_converted(handle: dnn.Handle, kind:
     for interface in ("graph", "descriptor"):
         with function.plan(handle, *operands, conv, interface=interface) as plan:
             assert plan.choice.layout == ""
+        assert plan.choice.conversions == ()
 
 
 def depthwise_operands(handle: dnn.Handle) -> tuple[dnn.DeviceArray, dnn.DeviceArray, Any]:

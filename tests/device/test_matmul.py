@@ -370,6 +370,22 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(1, 1, 8)),
         "bias has shape",
     ),
+    "float64 as bias": (
+        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(8, dtype="float64")),
+        "^bias is float64; allowed: float16, bfloat16, float32; handle.array",
+    ),
+    "integers as bias": (
+        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(8, dtype="int32")),
+        "^bias is int32; allowed: float16, bfloat16, float32$",
+    ),
+    "bias beside float8": (
+        lambda: dnn.matmul.graph(
+            spec(4, 16, dtype="float8_e4m3fn"),
+            spec(16, 8, dtype="float8_e4m3fn"),
+            bias=spec(8, dtype="float8_e5m2"),
+        ),
+        "^bias is float8_e5m2; allowed: float16, bfloat16, float32, float8_e4m3fn$",
+    ),
     "bias along one of two batch axes": (
         lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(8, 8), bias=spec(2, 1, 4, 8)),
         "bias is .* one for each of the batch",
@@ -419,6 +435,26 @@ def test_what_is_refused(case: str) -> None:
     call, message = REFUSALS[case]
     with pytest.raises(dnn.ArgumentError, match=message):
         call()
+
+
+def test_the_needed_type_of_out_is_named(handle: dnn.Handle, operands: Operands) -> None:
+    a, _ = operands.make((ROWS, INNER), "float32")
+    b, _ = operands.make((INNER, COLUMNS), "float32")
+    half = handle.full((ROWS, COLUMNS), 7.0, "float16")
+    for _ in range(2):  # no plan is kept for the call that was refused
+        with pytest.raises(
+            dnn.ArgumentError,
+            match=r"^out is float16; needed: float32; dtype='float16' asks for it$",
+        ):
+            dnn.matmul(handle, a, b, out=half)
+    assert (half.numpy() == 7).all()
+    half_heads = handle.empty((1, 2, 64, 32), "float16")
+    out = handle.full((1, 2, 64, 32), 7.0, "float32")
+    with pytest.raises(dnn.ArgumentError, match=r"^out is float32; needed: float16$"):
+        dnn.scaled_dot_product_attention_forward(
+            handle, half_heads, half_heads, half_heads, out=out
+        )
+    assert (out.numpy() == 7).all()
 
 
 def test_graphs_of_matrices_are_saved_and_compared() -> None:

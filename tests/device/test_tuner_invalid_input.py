@@ -312,7 +312,11 @@ OPERANDS: dict[str, tuple[Any, Any, str]] = {
         ARGUMENT,
         "w is TensorSpec.*NHWC.*the problem has",
     ),
-    "w_rank": (lambda b: b.tune(w=b.handle.empty((6, 4))), ARGUMENT, "cuDNN's filters are packed"),
+    "w_rank": (
+        lambda b: b.tune(w=b.handle.empty((6, 4))),
+        ARGUMENT,
+        "w has rank 2; needed: 3 to 5",
+    ),
     "swapped": (lambda b: b.tune(x=b.case.w, w=b.case.x), ARGUMENT, "the problem has"),
     "out_shape": (
         lambda b: b.tune(out=b.handle.empty((2, 6, 9, 7))),

@@ -675,6 +675,15 @@ def test_a_sign_is_an_operator_too(own_handle):
         _ = -own_handle.array(counting((2, 3)))
 
 
+def test_an_item_is_not_assigned(own_handle):
+    array = own_handle.array(counting((2, 3)))
+    with pytest.raises(TypeError, match=r"no item assignment; x\[0\]\.fill\(1\) and x\[0\]\."):
+        array[0] = 1
+    np.testing.assert_array_equal(array.numpy(), counting((2, 3)))
+    array[0].fill(1)
+    assert (array.numpy()[0] == 1).all()
+
+
 def test_it_prints_where_its_values_are(own_handle):
     array = own_handle.empty((2, 3))
     assert str(array) == f"{repr(array)[:-1]}; its numpy() has the values>"

@@ -32,6 +32,16 @@ CASES: dict[str, Case] = {
         ),
         r"(?m)^x: with gaps, or axes in an order of their own; .copy\(\) is without gaps$",
     ),
+    "a result of another data type": (  # the first line says it
+        lambda h: dnn.convolution_forward(
+            h,
+            h.empty((1, 4, 9, 9)),
+            h.empty((4, 4, 3, 3)),
+            interface="descriptor",
+            out=h.empty((1, 4, 7, 7), "float16"),
+        ),
+        r"^[^\n]*: out is float16, x is float32; give out the dtype of x\n  x = ",
+    ),
     "integers with the channels first": (
         lambda h: dnn.convolution_forward(
             h, h.empty((1, 8, 9, 9), "int8"), h.empty((4, 8, 3, 3), "int8")

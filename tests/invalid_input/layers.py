@@ -67,6 +67,20 @@ CASES: dict[str, Case] = {
         ),
         r"^out is float64; needed: float32",
     ),
+    "float8 as the result of a conversion": (
+        lambda h: dnn.transform_tensor(h, h.zeros((1, 2, 3, 4)), dtype="float8_e4m3fn"),
+        r"^dtype='float8_e4m3fn'; allowed: float32, float64, float16, bfloat16, int8, ",
+    ),
+    "integers as the result of a conversion with padding": (
+        lambda h: dnn.transform_tensor(
+            h, h.zeros((1, 2, 3, 4)), dtype="int64", padding=(0, 0, 1, 1)
+        ),
+        r"^dtype='int64'; allowed: float32, float64, float16, bfloat16, int8$",
+    ),
+    "float8 that is converted": (
+        lambda h: dnn.transform_tensor(h, h.zeros((1, 2, 3, 4), "float8_e4m3fn"), dtype="float32"),
+        r"^x is float8_e4m3fn; allowed: float32, ",
+    ),
     "softmax of one axis": (lambda h: dnn.softmax_forward(h, h.empty((3,))), r"^x is TensorSpec"),
     "softmax of a number": (
         lambda h: dnn.softmax_backward(h, h.array(1.0), h.array(1.0), mode="instance"),

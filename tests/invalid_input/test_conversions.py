@@ -14,6 +14,8 @@ LOSSES = {
     "imaginary": ([2 + 1j], "float32", 2),
     "mask": (np.ma.masked_array([2.0, 3.0], [0, 1]), "float64", 2),
     "too large": ([1e300], "float16", np.inf),
+    "too large for bfloat16": (np.float32([3.4e38]), "bfloat16", np.inf),
+    "too large for e5m2": ([1e6], "float8_e5m2", np.inf),
     "of the device": (None, "int8", 1),
 }
 
@@ -27,6 +29,34 @@ def test_what_would_be_lost_is_asked_for(own_handle, loss):
     assert own_handle.array(values, dtype=dtype, casting="unsafe").numpy()[0] == expected
     with pytest.raises(dnn.ArgumentError, match="casting='same_kind'; allowed: 'unsafe', None"):
         own_handle.array(values, dtype=dtype, casting="same_kind")
+
+
+@pytest.mark.parametrize("value", [500.0, -500.0, 10**6, np.float16(500), np.inf, -np.inf])
+def test_no_nan_of_float8_is_made_of_a_number(own_handle, value):
+    calls = {
+        "array": lambda casting: own_handle.array(
+            [1.0, value], dtype="float8_e4m3fn", casting=casting
+        ),
+        "copy_from": lambda casting: own_handle.zeros((2,), "float8_e4m3fn").copy_from(
+            [1.0, value], casting=casting
+        ),
+        "full": lambda casting: own_handle.full((2,), value, "float8_e4m3fn", casting=casting),
+    }
+    for call in calls.values():
+        with pytest.raises(dnn.ArgumentError, match=r"would lose values.*too large.*casting"):
+            call(None)
+        call("unsafe")
+    with pytest.raises(dnn.ArgumentError, match=r"would lose values.*too large"):
+        own_handle.zeros((2,), "float8_e4m3fn").fill(value)
+
+
+def test_the_largest_values_and_nan_of_float8_are_kept(own_handle):
+    for dtype, values in (
+        ("float8_e4m3fn", [448.0, -448.0, np.nan]),
+        ("float8_e5m2", [57344.0, -np.inf, np.nan]),
+    ):
+        array = own_handle.array(values, dtype=dtype)
+        np.testing.assert_array_equal(array.numpy().astype(np.float64), values)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

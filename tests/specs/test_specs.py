@@ -963,12 +963,24 @@ def test_an_unambiguous_filter_keeps_its_layout():
 
 @pytest.mark.parametrize(
     "spec",
-    [TensorSpec((4, 3, 3, 3), strides=(100, 9, 3, 1)), TensorSpec((4, 3)), TensorSpec((2,) * 6)],
+    [
+        TensorSpec((4, 3, 3, 3), strides=(100, 9, 3, 1)),
+        TensorSpec((4, 3, 3), strides=(18, 3, 1)),
+        TensorSpec((4, 3, 3, 2), strides=(1, 4, 12, 36)),
+    ],
     ids=repr,
 )
 def test_filters_that_are_not_packed_are_refused(spec):
-    with pytest.raises(ArgumentError, match=r"weights=TensorSpec.*packed.*handle\.array"):
+    message = r"weights=TensorSpec.*packed \(layouts \w+, \w+, NCHW_VECT_C\).*handle\.array"
+    with pytest.raises(ArgumentError, match=message):
         FilterSpec.from_tensor(spec, argument="weights")
+
+
+@pytest.mark.parametrize("rank", [1, 2, 6])
+def test_filters_of_another_rank_are_refused(rank):
+    message = rf"^weights has rank {rank}; needed: 3 to 5, \(K, C / groups, \*taps\)$"
+    with pytest.raises(ArgumentError, match=message):
+        FilterSpec.from_tensor(TensorSpec((2,) * rank), argument="weights")
 
 
 def test_vector_filter():

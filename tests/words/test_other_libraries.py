@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
 
 import numpy as np
@@ -10,7 +12,17 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.enums import parse_enum
-from cudnnlite.other_libraries import ARRAY, CHOICES, HANDLE, KEYWORDS, MODULE, OPERATORS
+from cudnnlite.other_libraries import (
+    ARRAY,
+    CHOICES,
+    GRAPH,
+    GRAPH_TENSOR,
+    HANDLE,
+    KEYWORDS,
+    MODULE,
+    OPERATORS,
+    PLAN,
+)
 
 LSTM = dnn.RNNSpec("lstm", 4, 5, num_layers=2, bidirectional=True)
 
@@ -46,6 +58,68 @@ def test_an_array_names_what_is_ours(x, name):
     assert str(caught.value).endswith(ARRAY[name])
     assert_names_exist(ARRAY[name])
     assert not hasattr(x, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kind, name)
+        for kind, names in (("tensor", GRAPH_TENSOR), ("graph", GRAPH), ("plan", PLAN))
+        for name in names
+    ],
+)
+def test_graphs_and_plans_name_what_is_ours(handle, kind, name):
+    graph = dnn.Graph()
+    tensor = graph.input("a", (1, 2, 2))
+    graph.output("y", graph.matmul(tensor, tensor))
+    with graph.plan(handle) as plan:
+        things = {"tensor": tensor, "graph": graph, "plan": plan}
+        hint = {"tensor": GRAPH_TENSOR, "graph": GRAPH, "plan": PLAN}[kind][name]
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'; ") as caught:
+            getattr(things[kind], name)
+        assert str(caught.value).endswith(hint)
+        assert_names_exist(hint)
+        for owner, own_name in re.findall(r"\b(tensor|graph|plan)\.(\w+)", hint):
+            assert hasattr(things[owner], own_name), hint
+
+
+def test_a_misspelt_name_of_a_graph_or_a_plan_is_hinted_at(handle, x):
+    graph = dnn.Graph()
+    tensor = graph.input("a", (1, 2, 2))
+    with dnn.softmax_forward.plan(handle, x) as plan:
+        for thing, name, meant in (
+            (graph, "matmull", "matmul"),
+            (tensor, "shap", "shape"),
+            (plan, "workspce", "workspace"),
+        ):
+            with pytest.raises(AttributeError, match=rf"'{name}'; did you mean {meant}\?$"):
+                getattr(thing, name)
+    with (
+        dnn.convolution_forward.plan(handle, x, handle.zeros((3, 3, 2, 2))) as plan,
+        pytest.raises(AttributeError, match=r"'choise'; did you mean choice\?$"),
+    ):
+        _ = plan.choise
+
+
+def test_graphs_and_their_tensors_are_copied_and_pickled():
+    graph = dnn.Graph()
+    graph.output("y", graph.relu(graph.input("x", (1, 2, 2))))
+    for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert other == graph
+    tensor = graph.input("z", (1, 2, 2))
+    assert copy.copy(tensor).name == "z"
+    assert pickle.loads(pickle.dumps(tensor)).shape == (1, 2, 2)
+
+
+def test_the_methods_of_a_graph_are_called_by_its_name():
+    graph = dnn.Graph()
+    tensor = graph.input("x", (1, 2, 2))
+    with pytest.raises(TypeError, match=r"^Graph\.relu\(\) got .* 'slope'"):
+        graph.relu(tensor, slope=0.1)
+    with pytest.raises(TypeError, match=r"^Graph\.causal\(\) missing"):
+        graph.causal()
+    with pytest.raises(TypeError, match=r"^Graph\.input\(\) missing"):
+        graph.input("y")
 
 
 @pytest.mark.parametrize("name", HANDLE)
@@ -161,6 +235,23 @@ def test_a_reduction_and_a_difference_by_the_hints_are_those_of_numpy(handle, x)
     largest, places = dnn.reduce_tensor(handle, x, "max", axes=1, indices=True)
     np.testing.assert_array_equal(places.numpy(), values.argmax(1, keepdims=True))
     assert largest.shape == (2, 1, 4, 2)
+
+
+def test_a_call_without_a_handle_is_told_that_it_comes_first(x):
+    message = r"^handle=<DeviceArray .* is not a Handle; it comes first$"
+    for call in (
+        lambda: dnn.matmul(x, x),
+        lambda: dnn.convolution_forward(x, x),
+        lambda: dnn.matmul.plan(x, x),
+        lambda: dnn.pooling_forward.plan(x),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=message):
+            call()
+
+
+def test_a_missing_operand_is_told_by_its_name(handle, x):
+    with pytest.raises(TypeError, match=r"^matmul\(\) missing .* 'b'$"):
+        dnn.matmul(handle, x)
 
 
 def test_a_missing_argument_is_told_with_those_before_it():

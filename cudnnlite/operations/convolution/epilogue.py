@@ -24,6 +24,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, packed_strides
+from cudnnlite.unknown import was_entered
 
 _SERVED = (
     "an epilogue has engines in float16, bfloat16 and float32 with channels last (layout='NHWC') in "
@@ -194,7 +195,12 @@ class EpilogueRequest(ConvolutionRequest):
         if isinstance(self.epilogue, str):
             return ACTIVATIONS[self.epilogue](graph, y)
         inputs = [*graph.inputs]
-        result = self.epilogue(graph, y)
+        try:
+            result = self.epilogue(graph, y)
+        except TypeError as error:
+            if was_entered(error):
+                raise
+            raise ArgumentError(f"epilogue must take (graph, y): {error}") from error
         if not isinstance(result, GraphTensor) or result.graph is not graph:
             raise ArgumentError(
                 f"epilogue returns {shown(result)}; needed: a tensor of the graph that it is given"

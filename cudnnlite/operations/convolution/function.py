@@ -95,8 +95,10 @@ ArgumentError
 _CONVERT_FILTER_DOC = """\
 Return the filter in the layout in which calls of `{name}` read it fastest.
 
-cuDNN's quickest engines read filters whose channels come last.  If images have their channels
-first, every call converts the filter, unless the program converts it once and keeps the result.
+cuDNN's quickest engines read filters whose channels come last.  Where the channels of images and
+filter come first, such an engine converts both itself, at every call.  Beside a filter whose
+channels come last, a call converts only the images, the result included: `layout` and `conversions`
+of its plan's choice say so.
 
 Parameters
 ----------

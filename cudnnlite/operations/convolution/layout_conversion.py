@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
@@ -56,7 +56,7 @@ class ConvertedConvolution:
     Attributes
     ----------
     choice : ConvolutionResult
-        The choice, with the layout.
+        The choice, with the layout and the operands that are converted.
     workspace : int
         Bytes for the converted operands, and behind them for the algorithm or engine.
     """
@@ -125,7 +125,11 @@ class ConvertedConvolution:
             error.involving(layout=layout)
             raise
         self._convolution = prepared.call
-        self.choice = choice or in_layout(prepared.choice, layout)
+        if choice is None:
+            row = in_layout(prepared.choice, layout)
+        else:
+            row = in_layout(choice, choice.layout)
+        self.choice = replace(row, conversions=tuple(converted_specs))
         self.workspace = room + prepared.workspace
         self._calls = [
             *self._conversions.values(),
@@ -161,8 +165,8 @@ class ConvertedConvolution:
 
 def in_layout(row: AlgorithmResult, layout: str) -> ConvolutionResult:
     """Return a candidate for operands in a layout as one that converts other operands to it."""
-    values = {item.name: getattr(row, item.name) for item in fields(AlgorithmResult)}
-    return ConvolutionResult(**values, layout=layout)
+    values = {item.name: getattr(row, item.name) for item in fields(ConvolutionResult)}
+    return ConvolutionResult(**values | {"layout": layout})
 
 
 def _remaining(limit: int, room: int) -> int:

@@ -9,7 +9,8 @@ from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import MathType
+from cudnnlite.dtypes import dtype_name
+from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.graph import Graph, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
@@ -129,10 +130,26 @@ class GraphRequest(Generic[ResultT]):
             record = graph.outputs.get(name)
             if record is None or result is None:
                 continue
-            spec = operand_spec(self._handle, result, f"out[{name!r}]")
+            spec = operand_spec(self._handle, result, self._output_argument(name))
+            self._check_output_dtype(name, spec.dtype, record.spec.dtype)
             if spec.shape == record.spec.shape:  # the plan names another shape
                 set_output_strides(graph, name, spec.strides)
         return graph
+
+    def _output_argument(self, name: str) -> str:
+        """Return how a message calls what the caller gives for a result."""
+        return "out" if len(self._results) == 1 else f"out[{name!r}]"
+
+    def _check_output_dtype(self, name: str, dtype: DataType, needed: DataType) -> None:
+        """Raise ArgumentError if an array of `out` has another data type than the result."""
+        if dtype == needed:
+            return
+        message = (
+            f"{self._output_argument(name)} is {dtype_name(dtype)}; needed: {dtype_name(needed)}"
+        )
+        if "dtype" in self._options:
+            message += f"; dtype={dtype_name(dtype)!r} asks for it"
+        raise ArgumentError(message)
 
     def _graph_of(self, specs: Mapping[str, TensorSpec]) -> Graph:
         for name, spec in specs.items():
@@ -208,7 +225,7 @@ class GraphRequest(Generic[ResultT]):
             return operand_views
         outputs = self._outputs()
         written = {name: array for name, array in outputs.items() if array is not None}
-        arguments = chain(operands, (f"out[{name!r}]" for name in written))
+        arguments = chain(operands, map(self._output_argument, written))
         arrays = [*operands.values(), *written.values()]
         views = all_on_device(self._handle, arrays, arguments)
         operand_views = views[: len(operands)]
@@ -249,6 +266,8 @@ class GraphFunction(OperationFunction[P, ResultT]):
     """
 
     _plan_annotation = "GraphPlan"
+    _plan_results = """
+    A call of the plan returns a dict of all results by name, also if there is only one."""
     _choices = frozenset({"math_type"})
     plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]

@@ -7,19 +7,22 @@ from collections.abc import Mapping
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import AnyDtype
+from cudnnlite.dtypes import AnyDtype, dtype_name, float64_hint
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.matrices import (
+    FLOAT8,
     MatrixGraph,
     is_broadcast,
     parse_alpha,
     parse_result_dtype,
 )
 from cudnnlite.specs import TensorSpec
+
+_BIAS_DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 
 
 @graph_operation
@@ -57,7 +60,7 @@ def matmul(
     bias : device array, optional
         ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
         for each of it, as NumPy broadcasts them.  If there are several batch axes, it has all of
-        them, or ones.
+        them, or ones.  float16, bfloat16 or float32, or a float8 type that `a` or `b` has.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh" or "elu".
@@ -145,6 +148,7 @@ def product_graph(
     if has_alpha:
         y = y * graph.scalar("alpha", alpha)
     if "bias" in specs:
+        _check_bias_dtype(specs)
         shape = (*product.batch, *y.shape[-2:])
         if not is_broadcast(specs["bias"].shape, shape):
             raise ArgumentError(
@@ -154,3 +158,14 @@ def product_graph(
     if activation is not None:
         y = ACTIVATIONS[activation](graph, y)
     return product.output("y", y, product.batch, dtype)
+
+
+def _check_bias_dtype(specs: Mapping[str, TensorSpec]) -> None:
+    """Raise ArgumentError if the bias has a data type that no engine adds to a product."""
+    bias_dtype = specs["bias"].dtype
+    operand_dtypes = {specs["a"].dtype, specs["b"].dtype}
+    allowed = [*_BIAS_DTYPES, *(dtype for dtype in FLOAT8 if dtype in operand_dtypes)]
+    if bias_dtype not in allowed:
+        names = ", ".join(map(dtype_name, allowed))
+        hint = float64_hint(bias_dtype, DataType.FLOAT)
+        raise ArgumentError(f"bias is {dtype_name(bias_dtype)}; allowed: {names}{hint}")

@@ -120,20 +120,27 @@ def transform_tensor(
     if out is not None:
         _check_agreement(operand_spec(handle, out, "out"), layout, dtype)
     source = operand_spec(handle, x, "x")
-    result_dtype = source.dtype if dtype is None else parse_dtype(dtype)
-    if padding is None and fold is None and unfold is None:
+    is_plain_copy = padding is None and fold is None and unfold is None
+    declaration = TRANSFORM if is_plain_copy else EXTENDED
+    result_dtype = source.dtype
+    if dtype is not None:
+        result_dtype = parse_dtype(dtype)
+        if result_dtype not in declaration.dtypes:
+            allowed = ", ".join(map(dtype_name, declaration.dtypes))
+            raise ArgumentError(f"dtype={shown(dtype)}; allowed: {allowed}")
+    if is_plain_copy:
         result = None
         if out is None and layout is not None:
             result = TensorSpec(source.shape, result_dtype, layout)
         elif out is None and dtype is not None:
             result = source.packed(source.shape, result_dtype)
-        return Request(handle, TRANSFORM, (x,), (), alpha, beta, out, result)
+        return Request(handle, declaration, (x,), (), alpha, beta, out, result)
     if layout is None:
         model = source if out is None else operand_spec(handle, out, "out")
         layout = CHANNELS_LAST.get(source.rank) if model.is_channels_last else None
     transform = _transform(source.shape, layout, padding, fold, unfold)
     result = TensorSpec(transform.output_shape(source.shape), result_dtype, transform.layout)
-    return Request(handle, EXTENDED, (x,), (transform,), alpha, beta, out, result)
+    return Request(handle, declaration, (x,), (transform,), alpha, beta, out, result)
 
 
 @operation
