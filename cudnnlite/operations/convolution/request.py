@@ -26,6 +26,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import find_choice
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
@@ -100,7 +101,17 @@ class ConvolutionRequest(Request[DeviceArray]):
         chooser = self.handle.chooser
         if chooser is None:
             return key
-        return (*key, *map(alignment_of, self._arrays().values()), chooser, chooser.revision)
+        return (*key, self._low_alignments(), chooser, chooser.revision)
+
+    def _low_alignments(self) -> tuple[int, ...]:
+        """Return the alignments of the operands; empty if all have that of allocated memory."""
+        addresses = 0
+        for operand in (*self.operands, self.out):
+            if isinstance(operand, DeviceArray):
+                addresses |= operand.ptr
+        if addresses % ALLOCATION_ALIGNMENT == 0:
+            return ()
+        return tuple(self._alignments().values())
 
     def _arrays(self) -> dict[str, DeviceArray]:
         """Return the operands that are arrays, by name.
