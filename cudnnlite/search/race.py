@@ -130,12 +130,13 @@ class Race:
 
         It is the winner, once there is one.  If several are equally fast, it is the one with the
         least workspace, and then the first.  The first candidate leads as long as none is clearly
-        faster.
+        faster than it is on a host that is not slow for a while.
         """
         if self.winner is not None:
             return self.winner
         first = self.runners[0]
-        if first.runs and not first.why_out and first.ms <= _GAIN_OVER_THE_FIRST * self.best_ms:
+        is_usable = first.runs > 0 and not first.why_out
+        if is_usable and self._least_ms(first) <= _GAIN_OVER_THE_FIRST * self.best_ms:
             return 0
         cutoff_ms = _TIE_RATIO * self.best_ms
         tied = [
@@ -150,11 +151,15 @@ class Race:
         runner = self.runners[index]
         return bool(runner.why_out) or self._is_slower(runner)
 
-    def _sure_ms(self, runner: Runner) -> float:
-        """Return the time that a candidate takes at least: one sample of the host may be too long."""
-        if len(runner.times_ms) != 1 or not self.ranks_by_latency:
+    def _least_ms(self, runner: Runner) -> float:
+        """Return the time that a candidate takes at least, as the host may have been slow."""
+        if not self.ranks_by_latency:
             return runner.ms
         return max(runner.device_ms, runner.host_ms / _HOST_RATIO)
+
+    def _sure_ms(self, runner: Runner) -> float:
+        """Return the time by which a candidate is judged: after one sample, the least possible."""
+        return self._least_ms(runner) if len(runner.times_ms) == 1 else runner.ms
 
     def _is_slower(self, runner: Runner) -> bool:
         """Return whether a candidate's samples are clearly slower than the best."""

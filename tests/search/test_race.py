@@ -83,6 +83,15 @@ def test_one_slow_sample_of_the_host_puts_nobody_out():
     assert race.is_out(1)
 
 
+def test_a_slow_host_does_not_replace_the_first():
+    """Its calls took the host twice as long for a while; the other one takes the device longer."""
+    race = Race([engine(0), engine(1)], latency=True)
+    for index, device_ms, host_ms in [(0, 0.020, 0.040), (1, 0.029, 0.010)] * 2:
+        race.runners[index].runs += 1
+        race.record(index, device_ms, host_ms=host_ms, is_first=False)
+    assert race.leader == 0
+
+
 def test_loading_does_not_count():
     """The first candidate loads kernels for much longer than the second one takes."""
     race = Race([engine(0), engine(1)])
