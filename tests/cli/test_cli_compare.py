@@ -218,6 +218,7 @@ SOME = ["--matmul", "m=5,n=7,k=16", "--attention", "batch=1,heads=2,steps=64,siz
 @pytest.mark.skipif(
     library_api().library.version < 90800, reason="cuDNN 9.8 added properties of devices"
 )
+@pytest.mark.exhaustive
 def test_a_library_answers_as_itself_about_an_absent_gpu(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     library = library_api().library.path

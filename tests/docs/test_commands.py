@@ -45,6 +45,7 @@ def first_pages() -> dict[str, Any]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("page", "device"), pages_with_ours())
+@pytest.mark.exhaustive
 def test_our_commands_succeed(page, device, commands, tmp_path, monkeypatch):
     provide_files(tmp_path, page)
     monkeypatch.setenv("CUDNNLITE_TUNING_CACHE", str(tmp_path / "cache"))

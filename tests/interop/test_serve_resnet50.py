@@ -38,6 +38,7 @@ def images(batch: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal((batch, 3, 40, 40)).astype(np.float32)
 
 
+@pytest.mark.exhaustive
 def test_the_model_is_resnet50(serving: Any) -> None:
     proto = serving.resnet()
     onnx.checker.check_model(proto)
@@ -117,6 +118,7 @@ def test_channels_of_zeros_change_nothing(handle: dnn.Handle, serving: Any) -> N
         assert np.abs(logits - expected).max() < 1e-2 * np.abs(expected).max()
 
 
+@pytest.mark.exhaustive
 def test_tuning_keeps_the_results(
     handle: dnn.Handle, serving: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

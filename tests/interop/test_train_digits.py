@@ -36,6 +36,7 @@ def loss_of(network: Any, x: Any, target: Any) -> float:
     return float(network.loss_sum.numpy().item())
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_the_whole_network_are_the_slopes_of_its_loss(
     handle: dnn.Handle, digits: Any
 ) -> None:
@@ -76,6 +77,7 @@ def check_slopes(network: Any, name: str, gradient: Any, x: Any, target: Any) ->
     np.testing.assert_allclose(expected, slopes, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_the_classical_network_are_the_slopes_of_its_loss(
     handle: dnn.Handle, digits: Any
 ) -> None:
