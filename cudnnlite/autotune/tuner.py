@@ -35,7 +35,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.plans.operands import alignment_of
+from cudnnlite.plans.operands import alignment_of, use
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA, FILTER
@@ -158,8 +158,7 @@ class Tuner(Closable):
         progress: bool = False,
         incremental: bool = False,
     ) -> None:
-        instance_of(handle, Handle, "handle", hint="; it comes first")
-        handle.use()
+        use(handle)
         if policy is None:
             policy = TuningPolicy()
         self.policy = instance_of(policy, TuningPolicy, "policy")

@@ -8,8 +8,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from cudnnlite.arguments import instance_of
 from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.operands import check_handle
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.plan import Plan
 from cudnnlite.problems.problem import Problem
@@ -129,7 +129,7 @@ class OperationFunction(Generic[P, ResultT]):
             # A TypeError that `bind` raised itself is not about keywords: it passes as it is.
             if not was_entered(error):
                 self._refuse_unknown_keyword(kwargs)
-                _check_handle(handle)
+                check_handle(handle)  # without it, an argument seems to be missing at the end
             raise
         return bound_call.run()
 
@@ -153,7 +153,7 @@ class OperationFunction(Generic[P, ResultT]):
                 if was_entered(error):
                     raise
                 if takes_handle and args:
-                    _check_handle(args[0])
+                    check_handle(args[0])
                 why = why_unknown(self, kwargs) or _why_unbound(signature, args, kwargs)
                 raise TypeError(f"{method.__qualname__}() {why}") from None
             return getattr(bound_call, name)()
@@ -220,14 +220,6 @@ def operation(
 ) -> OperationFunction[P, ResultT]:
     """Decorate a function that binds arguments: return the public operation that runs them."""
     return OperationFunction(bind)
-
-
-def _check_handle(handle: object) -> None:
-    """Raise ArgumentError unless it is a Handle.
-
-    Without the handle, an argument is missing at the end.
-    """
-    instance_of(handle, Handle, "handle", "; it comes first")
 
 
 def _why_unbound(

@@ -21,6 +21,7 @@ from cudnnlite.dtypes import itemsize, numpy_dtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.other_libraries import torch_weight_hint
 from cudnnlite.plans.host_arrays import check_names, host_array, host_array_of_shape
+from cudnnlite.plans.operands import use
 from cudnnlite.specs import TensorSpec
 from cudnnlite.texts import aligned
 from cudnnlite.unknown import meant
@@ -92,7 +93,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
     @classmethod
     def zeros_like(cls: type[WeightsT], handle: Handle, weights: WeightsT) -> WeightsT:
         """Make weights of the same layout, all zero, to which gradients are added."""
-        instance_of(handle, Handle, "handle", "; it comes first").use()
+        use(handle)
         instance_of(weights, cls, "weights")
         new = weights.in_memory_of(arrays.empty(handle.device, handle.stream, weights.array.spec))
         new.fill_zero(handle.stream)

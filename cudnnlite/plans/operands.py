@@ -19,9 +19,14 @@ from cudnnlite.specs import TensorSpec
 WORKSPACE_ALIGNMENT = 16  # bytes
 
 
+def check_handle(handle: object) -> Handle:
+    """Return `handle`; ArgumentError if it is no Handle, for instance because it was forgotten."""
+    return instance_of(handle, Handle, "handle", "; it comes first")
+
+
 def use(handle: object) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
-    instance_of(handle, Handle, "handle", "; it comes first").use()
+    check_handle(handle).use()
 
 
 def on_device(
