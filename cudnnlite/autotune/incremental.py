@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
-from weakref import WeakMethod
+from weakref import ref
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.autotune import graphs
@@ -189,6 +189,7 @@ class _PlanCandidates(NonCopyable, ABC):
     _instead_of_copy = "they belong to a plan"
 
     def __init__(self, plan: ConvolutionPlan | GraphPlan, policy: TuningPolicy) -> None:
+        self._plan = ref(plan)
         self._handle = plan._handle
         self._problem = plan.problem
         self._policy = policy
@@ -202,8 +203,8 @@ class _PlanCandidates(NonCopyable, ABC):
         """Yield the candidates that the policy allows, those that the heuristics prefer first."""
 
     @abstractmethod
-    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
-        """Return a prepared plan of a candidate."""
+    def _make(self, plan: Any, row: AlgorithmResult) -> OperationPlan[Any]:
+        """Return a prepared plan of a candidate for the problem of `plan`."""
 
     def __iter__(self) -> Iterator[AlgorithmResult]:
         return self
@@ -231,12 +232,12 @@ class _PlanCandidates(NonCopyable, ABC):
 
     def make_plan(self, row: AlgorithmResult) -> OperationPlan[Any]:
         """Return a prepared plan of a candidate for the same problem."""
-        plan = self._make(row)
+        other = self._make(self._plan(), row)
         limit = self._policy.workspace_limit
-        if limit is not None and plan.choice.workspace > int(limit):
-            plan.close()
-            raise WorkspaceLimitError(over_limit(plan.choice.workspace, int(limit)))
-        return plan
+        if limit is not None and other.choice.workspace > int(limit):
+            other.close()
+            raise WorkspaceLimitError(over_limit(other.choice.workspace, int(limit)))
+        return other
 
 
 class _ConvolutionCandidates(_PlanCandidates):
@@ -248,17 +249,14 @@ class _ConvolutionCandidates(_PlanCandidates):
 
     def __init__(self, plan: ConvolutionPlan, policy: TuningPolicy, *, compiled: bool) -> None:
         super().__init__(plan, policy)
-        self._make_candidate = WeakMethod(plan._with_candidate)
         self._compiled = compiled
         # The graph that all engines share, by the layout that operands are converted to.
         self._graphs: dict[str, Graph | None] = {}
         if plan._graph is not None:
             self._graphs[""] = plan._graph
 
-    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
-        make_candidate = self._make_candidate()
-        assert make_candidate is not None
-        return make_candidate(row, self._graphs.get(row.layout))
+    def _make(self, plan: ConvolutionPlan, row: AlgorithmResult) -> OperationPlan[Any]:
+        return plan._with_candidate(row, self._graphs.get(row.layout))
 
     def _read(self) -> Generator[AlgorithmResult, None, None]:
         with closing(self._in_own_layout()) as rows:
@@ -329,14 +327,11 @@ class _GraphCandidates(_PlanCandidates):
 
     def __init__(self, plan: GraphPlan, policy: TuningPolicy) -> None:
         super().__init__(plan, policy)
-        self._make_candidate = WeakMethod(plan._with_engine)
         assert plan._native is not None
         self._graph = plan._native
 
-    def _make(self, row: AlgorithmResult) -> OperationPlan[Any]:
-        make_candidate = self._make_candidate()
-        assert make_candidate is not None
-        return make_candidate(row.algorithm, self._graph)
+    def _make(self, plan: GraphPlan, row: AlgorithmResult) -> OperationPlan[Any]:
+        return plan._with_engine(row.algorithm, self._graph)
 
     def _read(self) -> Generator[AlgorithmResult, None, None]:
         rules = graphs.rules_of(self._graph, self._policy)
