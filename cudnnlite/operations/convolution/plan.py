@@ -26,7 +26,7 @@ from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
+from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.warn import log
 
@@ -207,8 +207,6 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
 
     def _adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
         """Let all calls from the next one on run the call of another plan of this problem."""
-        if isinstance(choice, ConvolutionResult) and plan.choice is not None:
-            choice = replace(choice, conversions=plan.choice.conversions)
         super()._adopt(plan, choice)
         self.descriptors = plan.descriptors
         self._alignments = plan._alignments
