@@ -121,7 +121,7 @@ class DeviceArray(RefusedOperators, NonCopyable):
         self._readonly = readonly
         self._owner: object | None = owner
         self._stream = stream
-        # As `_note_traits` does; a call of it takes a tenth of the time of a new array.
+        # As `_note_traits` does, whose call would take 0.2 us of 0.5 (two cores).
         self.traits = (ptr, (spec, device, stream, readonly))
 
     def _note_traits(self) -> None:

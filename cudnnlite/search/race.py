@@ -129,8 +129,8 @@ class Race:
         """The index of the fastest candidate so far.
 
         It is the winner, once there is one.  If several are equally fast, it is the one with the
-        least workspace, and then the first.  The first candidate leads as long as none is clearly
-        faster than it is on a host that is not slow for a while.
+        least workspace, and then the first.  The first candidate leads unless another is clearly
+        faster, even if a slow host made the first one's calls longer.
         """
         if self.winner is not None:
             return self.winner
@@ -292,7 +292,7 @@ class Race:
         close = [
             index
             for index, runner in enumerate(self.runners)
-            if runner.ms < inf and not self.is_out(index) and self._is_close(runner)
+            if runner.ms < inf and not runner.why_out and self._is_close(runner)
         ]
         undersampled = [
             index
