@@ -193,10 +193,10 @@ class _PlanCandidates(NonCopyable, ABC):
         self._handle = plan._handle
         self._problem = plan.problem
         self._policy = policy
+        self._reading: Generator[AlgorithmResult, None, None] | None = None
         # When the plan is closed, it closes the candidates first, and then their graphs.
         self._graph_owner = plan._resources.enter_context(ExitStack())
         plan._resources.callback(self.close)
-        self._reading: Generator[AlgorithmResult, None, None] | None = None
 
     @abstractmethod
     def _read(self) -> Generator[AlgorithmResult, None, None]:
