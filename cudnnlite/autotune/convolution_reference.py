@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -278,7 +279,7 @@ def _sum_products(
         sizes = [1] * rank
         sizes[axis] = -1
         axes.append(indices.reshape(count, *sizes))
-    is_inside = np.logical_and.reduce(np.broadcast_arrays(*(indices >= 0 for indices in axes)))
+    is_inside = reduce(np.logical_and, [indices >= 0 for indices in axes])
     index: Any = (slice(None), *(np.maximum(indices, 0) for indices in axes))
     last_group = -1
     windows: Array = np.empty(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -207,7 +207,7 @@ def _loss_of_sequence(
     forward = _forward_variables(emissions, can_skip)
     can_skip_back = np.concatenate(([False, False], can_skip[2:][::-1]))
     backward = _forward_variables(emissions[::-1, ::-1], can_skip_back)[::-1, ::-1]
-    total = np.logaddexp.reduce(forward[-1, -2:])
+    total = reduce(np.logaddexp, forward[-1, -2:])
     occupancy = np.zeros(x.shape)
     if math.isnan(total) or total > -math.inf:
         powers = np.exp(forward + backward - emissions - total)

@@ -54,7 +54,7 @@ def forward(x: Array, pooling: PoolingSpec) -> Array:
     if pooling.mode not in _MAXIMA:
         _, windows = _windows(x, pooling, 0)
         return np.asarray(windows.sum(_tap_axes(x)) / _counts(x, pooling))
-    maximum = np.maximum if pooling.nan == NanPropagation.PROPAGATE else np.fmax
+    maximum: Any = np.maximum if pooling.nan == NanPropagation.PROPAGATE else np.fmax
     _, windows = _windows(x, pooling, -np.inf)
     return np.asarray(maximum.reduce(windows, axis=_tap_axes(x)))
 
