@@ -73,6 +73,7 @@ class CallTimer:
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
                 self._samples.remove(sample)
+                self._race.budget.spend(ms)
                 self._race.record(
                     sample.candidate,
                     ms / sample.runs,
@@ -168,15 +169,20 @@ class TrialCall(NonCopyable):
             self._run_first()
             return
         self._timer.collect()
-        turn = self._next_turn()
         self._close_losers()
+        with self._race.budget.spending():
+            turn = self._next_turn()
+            has_result = turn is not None and self._try(turn, stream)
+        if has_result:
+            return
         if turn is None:
             # If the device has done all earlier runs, the other candidates may be closed.
             may_settle = self._has_ended and not self._timer.pending
             self._run_leader(stream)
             if self._race.winner is not None and may_settle:
-                self._settle(self._race.winner)
-        elif not self._try(turn, stream):
+                with self._race.budget.spending():
+                    self._settle(self._race.winner)
+        else:
             self._run_leader(stream)
 
     def _next_turn(self) -> Turn | None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
+from cudnnlite.search.trial_budget import TrialBudget
 
 # The most samples of a candidate: the least of three has little noise.
 _MOST_SAMPLES = 3
@@ -89,6 +90,8 @@ class Race:
         How many calls may try candidates, and which times are close.
     latency : bool
         Whether the time of a call decides: the host's time where it is longer than the device's.
+    budget : TrialBudget, optional
+        The time that trials took, in all races that have the budget.  By default it is a new one.
 
     Attributes
     ----------
@@ -100,6 +103,8 @@ class Race:
         The index of the fastest candidate; None as long as the race goes on.
     ranks_by_latency : bool
         Whether the time of a call decides.
+    budget : TrialBudget
+        The time that trials took; those who run candidates note it.
     is_saved : bool
         Whether the result was saved.  Several plans may end one race.
     """
@@ -110,9 +115,11 @@ class Race:
         timing: TimingPolicy = DEFAULT_TIMING,
         *,
         latency: bool = False,
+        budget: TrialBudget | None = None,
     ) -> None:
         self.runners = [Runner(row) for row in rows]
         self.ranks_by_latency = latency
+        self.budget = TrialBudget() if budget is None else budget
         self._identities = {identity_of(row) for row in rows}
         self.calls = 0
         self.winner: int | None = None
@@ -173,6 +180,7 @@ class Race:
         """Return the candidate that the next call runs; None if it runs the leader.
 
         If no candidate needs another run, and no time is pending, the leader becomes the winner.
+        As long as trials took more than their share of the time, the result is None.
 
         Parameters
         ----------
@@ -182,7 +190,7 @@ class Race:
             Further candidates, the likely ones first; those that the race has are skipped.  It may
             raise any error, which ends this call's turn.  The next call reads from it again.
         """
-        if self.winner is not None:
+        if self.winner is not None or not self.budget.allows(self._timing.real_share):
             return None
         index = self._next_index(pending, candidates)
         if index is None:

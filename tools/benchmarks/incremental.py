@@ -368,7 +368,9 @@ def run_calls(arguments):
     folder = os.environ.get("CUDNNLITE_DATABASE", "off")
     with dnn.Handle(device, stream=device.create_stream()) as handle:
         handle.timing = handle.timing._replace(
-            real_calls=arguments.calls, real_losers=arguments.losers
+            real_calls=arguments.calls,
+            real_losers=arguments.losers,
+            real_share=arguments.share,
         )
         problems = new_problems() if arguments.part == "calls" else database_problems()
         for name, config, operation, problem in problems:
@@ -407,7 +409,7 @@ def resnet50_layers(batch):
     ]
 
 
-def steps_ours(config, batch, *, tuned, device_name, losers):
+def steps_ours(config, batch, *, tuned, device_name, losers, share):
     """Return the seconds of each step with cudnnlite."""
     import cudnnlite as dnn
     from cudnnlite.devices.choice import get_device
@@ -417,7 +419,7 @@ def steps_ours(config, batch, *, tuned, device_name, losers):
         tempfile.TemporaryDirectory() as folder,
         dnn.Handle(device, stream=device.create_stream()) as handle,
     ):
-        handle.timing = handle.timing._replace(real_losers=losers)
+        handle.timing = handle.timing._replace(real_losers=losers, real_share=share)
         layers = []
         for x_shape, w_shape, padding, stride, count in resnet50_layers(batch):
             shape = Shape("", x_shape, w_shape, padding, stride)
@@ -506,6 +508,7 @@ def run_resnet50(arguments):
             tuned=who == "ours",
             device_name=arguments.device,
             losers=arguments.losers,
+            share=arguments.share,
         )
     else:
         seconds = steps_torch(config, arguments.batch, benchmark=who == "torch-benchmark")
@@ -523,6 +526,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=200.0, help="begin nothing after so long")
     parser.add_argument("--calls", type=int, default=12, help="calls that try candidates")
     parser.add_argument("--losers", type=int, default=5, help="slow ones in a row end the trials")
+    parser.add_argument("--share", type=float, default=1.0, help="of the time, for trials")
     parser.add_argument("--json", help="a file for all rows")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--device", default="cuda")

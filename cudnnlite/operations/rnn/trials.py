@@ -66,7 +66,10 @@ class RNNTrials:
         try:
             if turn is None:
                 return call(self._key_of(index, key))
-            with self._timer.timing(index, stream, is_first=turn.is_first):
+            with (
+                self._race.budget.spending(),
+                self._timer.timing(index, stream, is_first=turn.is_first),
+            ):
                 return call(self._key_of(index, key))
         except CANDIDATE_ERRORS as error:
             if index == 0:

@@ -1,0 +1,36 @@
+"""`TrialBudget`: the time that the trials of a program's calls took, as a share of all time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+
+class TrialBudget:
+    """The time since it was made, and the part of it that trials took.
+
+    The time of a trial is the host's, plus the device's.  The two overlap, so the sum is an upper
+    bound.
+    """
+
+    def __init__(self) -> None:
+        self._begin = perf_counter()
+        self._spent_s = 0.0
+
+    def allows(self, share: float) -> bool:
+        """Return whether trials took at most this share of the time."""
+        return share >= 1 or self._spent_s <= share * (perf_counter() - self._begin)
+
+    def spend(self, ms: float) -> None:
+        """Add the time of a trial."""
+        self._spent_s += ms / 1000
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Add the host's time in a block, also after an error."""
+        begin = perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(1000 * (perf_counter() - begin))
