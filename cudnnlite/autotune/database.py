@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,9 +14,11 @@ from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
+from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, TuningCacheError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.search.contest import ranked
 from cudnnlite.search.database import (
     Database,
     current_setting,
@@ -27,6 +30,8 @@ from cudnnlite.version import __version__
 
 # The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
+# On a busy host, the time of a short call varied by this factor.
+_HOST_RATIO = 2.0
 
 
 class Recorded(NamedTuple):
@@ -124,12 +129,36 @@ def _continued(path: Path, database: Database) -> Database:
 
 
 def _eager_choice(tuner: Tuner, problem: Problem) -> AlgorithmResult:
-    """Return the best candidate that is not replayed; ArgumentError if none works."""
+    """Return the choice for a problem; ArgumentError if there is none.
+
+    There is none, too, if a candidate failed for lack of memory: it may be the best.
+    """
     table = tuner.tune(problem)
     for row in table:
-        if row.ok and not row.replay:
-            return row
-    raise ArgumentError("no candidate works")
+        if row.transient:
+            raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
+    choice = best_on_any_host([*table])
+    if choice is None:
+        raise ArgumentError("no candidate works")
+    return choice
+
+
+def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
+    """Return the row with the least time of the device, if its calls are not far longer; or None.
+
+    The wall time of a short call is that of the host, and others use the database on other hosts.
+    Replayed rows are left out, and so is PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
+    """
+    eager = [
+        row
+        for row in rows
+        # Algorithms of other operations have the same numbers.
+        if row.ok and not row.replay and row.algorithm is not RNNAlgo.PERSIST_DYNAMIC
+    ]
+    calls_us = [row.call_us for row in eager if row.call_us is not None]
+    longest_us = _HOST_RATIO * min(calls_us, default=inf)
+    usable = [row for row in eager if row.call_us is None or row.call_us <= longest_us]
+    return next(iter(ranked(usable)), None)
 
 
 def install_database(source: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +23,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND as GRAPH
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
 from cudnnlite.specs.filter import as_tensor
@@ -50,6 +52,9 @@ class Database:
     cudnn: str
     cudnnlite: str = ""
     families: dict[str, dict[str, Row]] = field(default_factory=dict)
+    _winners: dict[str, list[AlgorithmResult]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return sum(map(len, self.families.values()))
@@ -68,13 +73,20 @@ class Database:
     def put(self, problem: Problem, choice: AlgorithmResult) -> None:
         """Set the choice for a problem."""
         vars(self).pop("kinds", None)
-        family = self.families.setdefault(family_of(problem), {})
-        family[digest_of(problem)] = row_to_plain(choice)
+        name = family_of(problem)
+        self._winners.pop(name, None)
+        self.families.setdefault(name, {})[digest_of(problem)] = row_to_plain(choice)
 
-    def wins(self, problem: Problem) -> Counter[object]:
-        """Return how often each candidate won in a problem's family; see `contestant_of`."""
-        rows = self.families.get(family_of(problem), {}).values()
-        return Counter(contestant_of(row_from_plain(row)) for row in rows)
+    def winners(self, problem: Problem) -> list[AlgorithmResult]:
+        """Return the choices for a problem's family, each once, the most frequent ones first.
+
+        Their workspace and their error are those of other problems.
+        """
+        name = family_of(problem)
+        if name not in self._winners:
+            rows = map(row_from_plain, self.families.get(name, {}).values())
+            self._winners[name] = _most_frequent(rows)
+        return self._winners[name]
 
     def to_json(self) -> str:
         """Return the text of a file; each row has a line."""
@@ -106,6 +118,17 @@ class Database:
 
 
 _FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
+
+
+def _most_frequent(rows: Iterable[AlgorithmResult]) -> list[AlgorithmResult]:
+    """Return the choices of rows, each algorithm and layout once, the most frequent ones first."""
+    choices: dict[object, AlgorithmResult] = {}
+    wins: Counter[object] = Counter()
+    for row in rows:
+        key = row.algorithm, row.layout
+        choices.setdefault(key, row)
+        wins[key] += 1
+    return [choices[key] for key, _ in wins.most_common()]
 
 
 def _text(value: Any) -> str:
@@ -153,13 +176,6 @@ def row_from_plain(row: Row) -> AlgorithmResult:
     return AlgorithmResult(algorithm, MathType[math_type], **values)
 
 
-def contestant_of(row: AlgorithmResult) -> object:
-    """Return the key of `Database.wins`: an engine's number or an algorithm, with the layout."""
-    if isinstance(row.algorithm, Engine):
-        return row.algorithm.index, row.layout
-    return row.algorithm, row.layout
-
-
 def digest_of(problem: Problem) -> str:
     """Return the hash of all that defines a problem, except its scalars.
 
@@ -177,9 +193,14 @@ def digest_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """Return the kind of a problem, its data type, its arithmetic and the order of its channels."""
+    """Return the kind of a problem, its data type, its arithmetic and the order of its channels.
+
+    Of a graph these are the kind, the data type and the kinds of its operations.
+    """
     parts = [problem.kind, dtype_of(problem).name]
-    if problem.kind != GRAPH:
+    if isinstance(problem, GraphProblem):
+        parts.append("+".join(sorted({node.kind for node in problem.graph.nodes})))
+    else:
         parts.append(_math_type_of(problem))
     if problem.operation.algorithms is not None:
         first = as_tensor(problem.values[problem.operation.reads[0]])

@@ -28,6 +28,7 @@ from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.trial_call import TrialCall
 from cudnnlite.problems.results import CACHE, HEURISTIC, REAL_CALLS
 from cudnnlite.search import race as race_module
+from cudnnlite.search import trial_budget
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import UNSUPPORTED, poisoned
@@ -295,6 +296,42 @@ def test_a_policy_that_allows_nothing(handle: dnn.Handle, case: Case) -> None:
         pytest.raises(dnn.NoAlgorithmError, match="math type"),
     ):
         case.run()
+
+
+@pytest.mark.parametrize("as_network", [False, True])
+def test_trials_take_their_share_of_the_time(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, *, as_network: bool
+) -> None:
+    """Each trial takes a second of a clock that stands still otherwise."""
+    handle.timing = TimingPolicy(real_share=0.25)
+    seconds = 0.0
+    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    network = Network(handle, "lstm")
+    case = Case(handle, X, W, padding=1, math_type="fma")
+
+    def call() -> None:
+        if as_network:
+            network.run()
+        else:
+            check(case, case.run())
+
+    with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+        real_calls = tuner._real_calls
+        assert real_calls is not None
+        budget = real_calls._budget
+        call()
+        (race,) = real_calls._races.values()
+        assert race.calls == 1
+        budget.spend(1000.0)
+        seconds = 3.0
+        for _ in range(CALLS):
+            call()
+            assert race.calls == 1
+        seconds = 1000.0
+        while not tuner.measured:
+            call()
+        assert race.calls > 1
+    vars(case).clear()
 
 
 def test_errors_are_not_measured_in_real_calls(handle: dnn.Handle) -> None:

@@ -12,12 +12,14 @@ from helpers.harness import World
 
 import cudnnlite as dnn
 from cudnnlite.autotune.database import (
+    best_on_any_host,
     install_database,
     new_database,
     read_database,
     record_database,
     write_database,
 )
+from cudnnlite.bench.lists import attention_problem
 from cudnnlite.bench.networks import network_names, network_problems
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.devices.device import DeviceFacts
@@ -89,7 +91,7 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
     assert copy.find(PROBLEM).source == DATABASE
     assert copy.find(dnn.convolution_forward.problem(X, W)) is None
     assert len(copy) == 1
-    assert sum(copy.wins(PROBLEM).values()) == 1
+    assert copy.winners(PROBLEM) == [choice]
 
 
 @pytest.mark.parametrize(
@@ -245,11 +247,77 @@ def test_operands_that_are_not_aligned(gpu: Any, folder: Path, tmp_path: Path) -
         memory.close()
 
 
-def test_the_winners_of_similar_problems_come_first(gpu: Any, folder: Path, tmp_path: Path) -> None:
+def similar(size: int) -> Any:
+    """Return a problem of the family of PROBLEM."""
+    return dnn.convolution_forward.problem(dnn.TensorSpec((2, 4, size, 8)), W, CONV)
+
+
+def test_the_most_frequent_winners_of_a_family_come_first() -> None:
+    database = Database("a", "9.0", "9.19")
+    choices = [ALGORITHM, ENGINE, CONVERTED, ENGINE, CONVERTED, ENGINE]
+    for size, choice in enumerate(choices, start=10):
+        database.put(similar(size), choice)
+    names = [str(choice.algorithm) for choice in database.winners(PROBLEM)]
+    assert names == [str(choice.algorithm) for choice in (ENGINE, CONVERTED, ALGORITHM)]
+    assert database.winners(PROBLEM)[1].layout == "NHWC"
+    half = dnn.convolution_forward.problem(
+        dnn.TensorSpec(X.shape, "float16"), dnn.FilterSpec(W.shape, "float16"), CONV
+    )
+    assert database.winners(half) == []
+    for size in range(20, 24):
+        database.put(similar(size), ALGORITHM)
+    assert database.winners(PROBLEM)[0].algorithm == A.IMPLICIT_GEMM
+
+
+def test_graphs_of_other_operations_are_another_family() -> None:
+    """cuDNN numbers the engines of each operation anew."""
+    x, w = dnn.TensorSpec((2, 8, 9, 7), "float16"), dnn.FilterSpec((16, 8, 3, 3), "float16")
+    convolution = dnn.convolution_forward.problem(x, w, epilogue="gelu")
+    product = attention_problem(1, 2, 64, 32, "float16")
+    assert convolution.kind == product.kind == "graph"
+    assert family_of(convolution) != family_of(product)
+
+
+def candidates_tried(gpu: Any) -> list[str]:
+    """Return the candidates that the calls of a plan tried, in their order."""
+    with (
+        dnn.Handle(gpu) as handle,
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        dnn.convolution_forward.plan(handle, X, W, CONV) as plan,
+    ):
+        handle.timing = handle.timing._replace(real_losers=0)
+        race = plan._prepared._race
+        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
+        while race.winner is None:
+            assert plan(x, w).numpy()[0, 0, 1, 1] == 36
+        return [str(runner.row.algorithm) for runner in race.runners]
+
+
+def test_calls_try_the_winners_of_similar_problems(gpu: Any, folder: Path, tmp_path: Path) -> None:
+    """Two of them, then one in the order of the heuristics; what this problem has not is left."""
+    by_rank = candidates_tried(gpu)
+    assert len(by_rank) > 5
+    last, before_last = by_rank[-1], by_rank[-2]
+    with dnn.Handle(gpu) as handle:
+        found = {str(row.algorithm): row for row in dnn.Tuner(handle, ":memory:").tune(PROBLEM)}
+    nowhere = dnn.AlgorithmResult(dnn.Engine(9999), M.DEFAULT)
+    winners = [found[last], nowhere, found[before_last], found[by_rank[0]]]
+    database = new_database(gpu)
+    size = 10
+    for winner, wins in zip(winners, (4, 3, 2, 1), strict=True):
+        for _ in range(wins):
+            database.put(similar(size), winner)
+            size += 1
+    write_database(database, tmp_path / "source.json")
+    install_database(tmp_path / "source.json")
+    database_module._read.cache_clear()
+    assert candidates_tried(gpu)[:5] == [by_rank[0], last, before_last, *by_rank[1:3]]
+
+
+def test_a_winner_of_the_descriptor_call(gpu: Any, folder: Path, tmp_path: Path) -> None:
     database = new_database(gpu)
     for size in range(10, 14):
-        other = dnn.convolution_forward.problem(dnn.TensorSpec((2, 4, size, 8)), W, CONV)
-        database.put(other, dnn.AlgorithmResult(A.GEMM, M.FMA))
+        database.put(similar(size), dnn.AlgorithmResult(A.GEMM, M.FMA))
     write_database(database, tmp_path / "source.json")
     install_database(tmp_path / "source.json")
     with (
@@ -284,6 +352,56 @@ def test_recording_goes_on_where_it_stopped(gpu: Any, folder: Path, tmp_path: Pa
     assert len(database) == 2
     assert (database.gpu, database.compute_capability) == ("Pretend H200", "9.0")
     assert database.find(PROBLEM).ok
+
+
+def timed(algorithm: Any, time_ms: float, call_us: float | None, **fields: Any) -> Any:
+    return dnn.AlgorithmResult(
+        algorithm, M.FMA, time_ms=time_ms, spread_ms=0.0, call_us=call_us, **fields
+    )
+
+
+def test_the_devices_time_decides_what_is_recorded() -> None:
+    """The host's time is that of another host, unless a call takes twice the shortest one."""
+    fastest, busy_host = timed(A.GEMM, 0.010, 19.0), timed(A.DIRECT, 0.014, 12.0)
+    many_kernels = timed(A.FFT, 0.009, 70.0)
+    not_timed = timed(A.WINOGRAD, 0.050, None)
+    replayed = timed(A.GEMM, 0.008, 9.0, replay=True)
+    failed = timed(A.FFT_TILING, 0.001, 1.0, why_not="wrong")
+    rows = [replayed, busy_host, fastest, many_kernels, not_timed, failed]
+    chosen = best_on_any_host(rows)
+    assert chosen is not None
+    assert (chosen.algorithm, chosen.time_ms) == (A.GEMM, 0.010)
+    assert best_on_any_host([failed, replayed]) is None
+
+
+def test_no_first_call_compiles_for_a_minute() -> None:
+    R = dnn.RNNAlgo
+    compiled, standard = timed(R.PERSIST_DYNAMIC, 0.1, 100.0), timed(R.STANDARD, 0.2, 200.0)
+    chosen = best_on_any_host([compiled, standard])
+    assert chosen is not None
+    assert chosen.algorithm == R.STANDARD
+
+
+def test_nothing_is_recorded_if_a_candidate_lacked_memory(
+    gpu: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the best: another time it is recorded."""
+    file = tmp_path / "new.json"
+    lines: list[str] = []
+    with dnn.Handle(gpu) as handle:
+        allocate = gpu.allocate
+
+        def lacking(nbytes: int, stream: Any) -> Any:
+            if nbytes > 20_000:
+                raise dnn.DeviceMemoryError("not now")
+            return allocate(nbytes, stream)
+
+        monkeypatch.setattr(gpu, "allocate", lacking)
+        with pytest.warns(dnn.TuningWarning, match="perhaps temporarily"):
+            assert record_database(handle, [PROBLEM], file, report=lines.append)[:3] == (0, 0, 1)
+        monkeypatch.setattr(gpu, "allocate", allocate)
+        assert record_database(handle, [PROBLEM], file)[:3] == (0, 1, 0)
+    assert "perhaps temporarily" in lines[0]
 
 
 def test_a_file_of_another_gpu_is_not_continued(gpu: Any, folder: Path, tmp_path: Path) -> None:
