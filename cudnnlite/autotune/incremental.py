@@ -63,7 +63,7 @@ MOST_RACES = 1024
 # all.  It was 1.030 times without winners, and 1.016 with all winners first.
 _WINNERS_PER_CANDIDATE = 2
 # The number of candidates in the operands' own layout that are tried before those in other layouts.
-_BEFORE_CONVERSIONS = 3
+_BEFORE_CONVERSIONS = 1
 # The number of engines that are tried in each other layout.
 _ENGINES_PER_LAYOUT = 2
 

@@ -163,6 +163,9 @@ class TrialCall(NonCopyable):
 
     def function(self) -> None:
         """Run a candidate on the handle's stream."""
+        if self._race.is_waiting and self._race.leader == 0:
+            self._run_first()  # as soon as without tuning
+            return
         stream = self._handle._stream
         is_watched = observer.current is not observer.NOBODY
         if is_watched or not self._is_aligned or self._device.is_capturing(stream):

@@ -193,9 +193,10 @@ def digest_of(problem: Problem) -> str:
 
 
 def family_of(problem: Problem) -> str:
-    """Return the kind of a problem, its data type, its arithmetic and the order of its channels.
+    """Return the name of the problems that are likely to have the same choice.
 
-    Of a graph these are the kind, the data type and the kinds of its operations.
+    They have the same kind, data type and arithmetic.  Convolutions also have the same order of
+    channels, and groups and filters of the same kind; graphs have the same kinds of operations.
     """
     parts = [problem.kind, dtype_of(problem).name]
     if isinstance(problem, GraphProblem):
@@ -205,7 +206,22 @@ def family_of(problem: Problem) -> str:
     if problem.operation.algorithms is not None:
         first = as_tensor(problem.values[problem.operation.reads[0]])
         parts.append("channels last" if first.is_channels_last else "channels first")
+        parts.append(_kind_of_filter(problem))
     return " ".join(parts)
+
+
+def _kind_of_filter(problem: Problem) -> str:
+    """Return whether a convolution is dense, grouped or depthwise, and whether its filter is 1x1.
+
+    The fastest engines for depthwise convolutions take a thousand times too long for dense ones.
+    """
+    (name,) = problem.operation.filters
+    _, channels, *extents = problem.values[name].shape
+    groups = "dense"
+    if problem.conv.groups > 1:
+        groups = "depthwise" if channels == 1 else "grouped"
+    is_point = all(extent == 1 for extent in extents)
+    return f"{groups} 1x1" if is_point else groups
 
 
 def _math_type_of(problem: Problem) -> str:

@@ -153,6 +153,11 @@ class Race:
         ]
         return min(tied, key=lambda index: self.runners[index].row.workspace, default=0)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the race goes on, but trials took more than their share of the time."""
+        return self.winner is None and not self.budget.allows(self._timing.real_share)
+
     def is_out(self, index: int) -> bool:
         """Return whether a candidate will not run any more: it failed, or is clearly slower."""
         runner = self.runners[index]
@@ -190,7 +195,7 @@ class Race:
             Further candidates, the likely ones first; those that the race has are skipped.  It may
             raise any error, which ends this call's turn.  The next call reads from it again.
         """
-        if self.winner is not None or not self.budget.allows(self._timing.real_share):
+        if self.winner is not None or self.is_waiting:
             return None
         index = self._next_index(pending, candidates)
         if index is None:

@@ -263,7 +263,16 @@ def test_the_most_frequent_winners_of_a_family_come_first() -> None:
     half = dnn.convolution_forward.problem(
         dnn.TensorSpec(X.shape, "float16"), dnn.FilterSpec(W.shape, "float16"), CONV
     )
-    assert database.winners(half) == []
+    point = dnn.convolution_forward.problem(X, dnn.FilterSpec((6, 4, 1, 1)), CONV)
+    grouped = dnn.convolution_forward.problem(
+        X, dnn.FilterSpec((6, 2, 3, 3)), CONV.replace(groups=2)
+    )
+    depthwise = dnn.convolution_forward.problem(
+        X, dnn.FilterSpec((8, 1, 3, 3)), CONV.replace(groups=4)
+    )
+    others = (half, point, grouped, depthwise)
+    assert len({family_of(problem) for problem in (PROBLEM, *others)}) == 5
+    assert not any(map(database.winners, others))
     for size in range(20, 24):
         database.put(similar(size), ALGORITHM)
     assert database.winners(PROBLEM)[0].algorithm == A.IMPLICIT_GEMM
@@ -280,17 +289,14 @@ def test_graphs_of_other_operations_are_another_family() -> None:
 
 def candidates_tried(gpu: Any) -> list[str]:
     """Return the candidates that the calls of a plan tried, in their order."""
-    with (
-        dnn.Handle(gpu) as handle,
-        dnn.autotuned(handle, cache=":memory:", incremental=True),
-        dnn.convolution_forward.plan(handle, X, W, CONV) as plan,
-    ):
+    with dnn.Handle(gpu) as handle, dnn.autotuned(handle, cache=":memory:", incremental=True):
         handle.timing = handle.timing._replace(real_losers=0)
-        race = plan._prepared._race
         x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
-        while race.winner is None:
-            assert plan(x, w).numpy()[0, 0, 1, 1] == 36
-        return [str(runner.row.algorithm) for runner in race.runners]
+        with dnn.convolution_forward.plan(handle, X, W, CONV) as plan:
+            race = plan._prepared._race
+            while race.winner is None:
+                assert plan(x, w).numpy()[0, 0, 1, 1] == 36
+            return [str(runner.row.algorithm) for runner in race.runners]
 
 
 def test_calls_try_the_winners_of_similar_problems(gpu: Any, folder: Path, tmp_path: Path) -> None:

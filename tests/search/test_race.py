@@ -249,15 +249,16 @@ def run_further(times_ms, timing=DEFAULT_TIMING, delay=0):
 def test_the_rest_is_left_out_behind_many_slow_ones():
     patient = TimingPolicy(real_calls=30)
     times_ms = [1.0, *[2.0] * 5, *[0.1] * 5]
-    assert run_further(times_ms, patient) == 6
+    assert run_further(times_ms, patient) == 1 + 3
     assert run_further(times_ms, patient._replace(real_losers=6)) == len(times_ms)
+    assert run_further(times_ms, patient._replace(real_losers=0)) == len(times_ms)
     # While the times of the slow ones are not known yet, others are tried.
-    assert run_further([1.0, *[2.0] * 20], patient, delay=3) == 6 + 3
+    assert run_further([1.0, *[2.0] * 20], patient, delay=3) == 1 + 3 + 3
 
 
 def test_a_close_candidate_begins_the_count_again():
     timing = TimingPolicy(real_calls=30)
-    assert run_further([1.0, *[2.0] * 4, 1.1, *[2.0] * 9], timing) == 1 + 4 + 1 + 5
+    assert run_further([1.0, *[2.0] * 2, 1.1, *[2.0] * 9], timing) == 1 + 2 + 1 + 3
     # The first one, which calls run anyway, may be the slow one.
     assert run_further([9.0, *[1.0] * 6], timing) == 7
 

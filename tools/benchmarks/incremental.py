@@ -16,9 +16,9 @@ that are in the database.
 and backward, in a new process without any cache: `--who` is "ours" (tuning in real calls),
 "untuned", "torch" or "torch-benchmark".
 
-The problems of "calls" are in an order in which every part of the list has all arithmetics and
-operations, so that a run that ends early is a sample of the whole.  Without a GPU the numbers mean
-nothing.
+A run that ends early has measured a sample: the problems are mixed, and those of "calls" have each
+convolution once before any has a second arithmetic or operation.  `--part-of 2 --which 1` measures
+every other problem, for two GPUs.  Without a GPU the numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -155,16 +155,24 @@ def problem_of(shape, config, operation):
 
 
 def new_problems():
-    """Yield (name, configuration, operation, problem), in an order that mixes all of them."""
+    """Yield (name, configuration, operation, problem): each shape once, then once more, and so on.
+
+    Arithmetics and operations are in a random order.
+    """
     from cudnnlite.bench.networks import network_problems
     from cudnnlite.search.database import digest_of
 
     listed = {digest_of(problem) for problem in network_problems()}
-    rows = list(itertools.product(SHAPES, CONFIGS, OPERATIONS))
-    random.Random(0).shuffle(rows)
-    for shape, config, operation in rows:
-        if operation == "data" and shape.x[1] <= 4:
-            continue  # nobody needs the gradient of a network's input
+    rng = random.Random(0)
+    rows_of_shapes = []
+    for shape in SHAPES:
+        # Nobody needs the gradient of a network's input.
+        operations = [name for name in OPERATIONS if name != "data" or shape.x[1] > 4]
+        rows = list(itertools.product((shape,), CONFIGS, operations))
+        rows_of_shapes.append(rng.sample(rows, len(rows)))
+    rng.shuffle(rows_of_shapes)
+    rounds = itertools.zip_longest(*rows_of_shapes)
+    for shape, config, operation in filter(None, itertools.chain.from_iterable(rounds)):
         problem = problem_of(shape, config, operation)
         if digest_of(problem) not in listed:
             yield shape.name, config, operation, problem
@@ -357,6 +365,12 @@ def report(rows, part):
     return is_good
 
 
+def limits_of(arguments):
+    """Return the fields of `Handle.timing` that the options set."""
+    limits = {"real_losers": arguments.losers, "real_share": arguments.share}
+    return {name: value for name, value in limits.items() if value is not None}
+
+
 def run_calls(arguments):
     """Measure the problems of a part until the time is up."""
     import cudnnlite as dnn
@@ -367,12 +381,9 @@ def run_calls(arguments):
     rows, skipped, left = [], 0, 0
     folder = os.environ.get("CUDNNLITE_DATABASE", "off")
     with dnn.Handle(device, stream=device.create_stream()) as handle:
-        handle.timing = handle.timing._replace(
-            real_calls=arguments.calls,
-            real_losers=arguments.losers,
-            real_share=arguments.share,
-        )
+        handle.timing = handle.timing._replace(real_calls=arguments.calls, **limits_of(arguments))
         problems = new_problems() if arguments.part == "calls" else database_problems()
+        problems = itertools.islice(problems, arguments.which, None, arguments.part_of)
         for name, config, operation, problem in problems:
             if time.perf_counter() - begin > arguments.seconds:
                 left += 1
@@ -409,7 +420,7 @@ def resnet50_layers(batch):
     ]
 
 
-def steps_ours(config, batch, *, tuned, device_name, losers, share):
+def steps_ours(config, batch, *, tuned, device_name, limits):
     """Return the seconds of each step with cudnnlite."""
     import cudnnlite as dnn
     from cudnnlite.devices.choice import get_device
@@ -419,7 +430,7 @@ def steps_ours(config, batch, *, tuned, device_name, losers, share):
         tempfile.TemporaryDirectory() as folder,
         dnn.Handle(device, stream=device.create_stream()) as handle,
     ):
-        handle.timing = handle.timing._replace(real_losers=losers, real_share=share)
+        handle.timing = handle.timing._replace(**limits)
         layers = []
         for x_shape, w_shape, padding, stride, count in resnet50_layers(batch):
             shape = Shape("", x_shape, w_shape, padding, stride)
@@ -499,7 +510,8 @@ def timed_steps(step, synchronize):
 def run_resnet50(arguments):
     """Print the seconds of the first steps of one contender, in this new process."""
     # The kernels of neither library are loaded, nor is any choice kept.
-    os.environ["CUDNNLITE_DATABASE"] = "off"
+    if not arguments.database:
+        os.environ["CUDNNLITE_DATABASE"] = "off"
     who, config = arguments.who, arguments.config
     if who in ("ours", "untuned"):
         seconds = steps_ours(
@@ -507,8 +519,7 @@ def run_resnet50(arguments):
             arguments.batch,
             tuned=who == "ours",
             device_name=arguments.device,
-            losers=arguments.losers,
-            share=arguments.share,
+            limits=limits_of(arguments),
         )
     else:
         seconds = steps_torch(config, arguments.batch, benchmark=who == "torch-benchmark")
@@ -525,8 +536,12 @@ def main():
     parser.add_argument("--part", choices=("calls", "database", "resnet50"), default="calls")
     parser.add_argument("--seconds", type=float, default=200.0, help="begin nothing after so long")
     parser.add_argument("--calls", type=int, default=12, help="calls that try candidates")
-    parser.add_argument("--losers", type=int, default=5, help="slow ones in a row end the trials")
-    parser.add_argument("--share", type=float, default=1.0, help="of the time, for trials")
+    parser.add_argument("--losers", type=int, help="slow ones in a row end the trials")
+    parser.add_argument("--share", type=float, help="of the time, for trials")
+    parser.add_argument("--part-of", type=int, default=1, help="how many runs share the problems")
+    parser.add_argument("--which", type=int, default=0, help="of them, from 0")
+    parser.add_argument("--database", action="store_true", help="resnet50: with the database")
+    parser.add_argument("--join", nargs="+", help="print the table of such files, measure nothing")
     parser.add_argument("--json", help="a file for all rows")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--device", default="cuda")
@@ -536,6 +551,11 @@ def main():
     parser.add_argument("--config", choices=tuple(CONFIGS), default="f16-nhwc")
     parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
+    if arguments.join:
+        rows = [row for name in arguments.join for row in json.loads(Path(name).read_text())]
+        names = {row["name"] for row in rows}
+        print(f"{len(rows)} problems of {len(names)} convolutions")
+        return 0 if report(rows, arguments.part) or not arguments.check else 1
     run = run_resnet50 if arguments.part == "resnet50" else run_calls
     return 0 if run(arguments) or not arguments.check else 1
 
