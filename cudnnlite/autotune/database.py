@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -30,8 +31,9 @@ from cudnnlite.version import __version__
 
 # The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
-# On a busy host, the time of a short call varied by this factor.
-_HOST_RATIO = 2.0
+# A call that takes longer than the shortest one by more than this factor is not chosen.  On a busy
+# host, the time of a short call varied by as much.
+_LONGEST_CALL_RATIO = 2.0
 
 
 class Recorded(NamedTuple):
@@ -88,6 +90,7 @@ def record_database(
     ArgumentError for the emulated device, or if the file is that of another GPU or cuDNN.
     """
     database = new_database(handle.device)
+    free_bytes, _ = handle.device.memory_info()
     if path.exists():
         database = _continued(path, database)
     begin = written_at = time.perf_counter()
@@ -103,7 +106,7 @@ def record_database(
                     num_left += 1
                     continue
                 try:
-                    database.put(problem, _eager_choice(tuner, problem))
+                    database.put(problem, recorded_choice(tuner, problem, free_bytes))
                     num_new += 1
                 except (ArgumentError, CudnnError, DeviceMemoryError) as error:
                     num_failed += 1
@@ -128,14 +131,16 @@ def _continued(path: Path, database: Database) -> Database:
     return continued
 
 
-def _eager_choice(tuner: Tuner, problem: Problem) -> AlgorithmResult:
-    """Return the choice for a problem; ArgumentError if there is none.
+def recorded_choice(tuner: Tuner, problem: Problem, free_bytes: int) -> AlgorithmResult:
+    """Measure a problem, and return the choice for the database; ArgumentError if there is none.
 
-    There is none, too, if a candidate failed for lack of memory: it may be the best.
+    A candidate that failed for lack of memory may be the best one.  If it fits `free_bytes`, it may
+    be measured another time, and there is no choice now.
     """
     table = tuner.tune(problem)
+    operand_bytes = sum(spec.nbytes for spec in problem.specs.values())
     for row in table:
-        if row.transient:
+        if row.transient and operand_bytes + row.workspace <= free_bytes:
             raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
     choice = best_on_any_host([*table])
     if choice is None:
@@ -147,7 +152,8 @@ def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
     """Return the row with the least time of the device, if its calls are not far longer; or None.
 
     The wall time of a short call is that of the host, and others use the database on other hosts.
-    Replayed rows are left out, and so is PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
+    Among equally fast rows the workspace decides.  Replayed rows are left out, and so is
+    PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
     """
     eager = [
         row
@@ -156,13 +162,19 @@ def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
         if row.ok and not row.replay and row.algorithm is not RNNAlgo.PERSIST_DYNAMIC
     ]
     calls_us = [row.call_us for row in eager if row.call_us is not None]
-    longest_us = _HOST_RATIO * min(calls_us, default=inf)
-    usable = [row for row in eager if row.call_us is None or row.call_us <= longest_us]
+    longest_us = _LONGEST_CALL_RATIO * min(calls_us, default=inf)
+    usable = [
+        replace(row, host_us=None)
+        for row in eager
+        if row.call_us is None or row.call_us <= longest_us
+    ]
     return next(iter(ranked(usable)), None)
 
 
 def install_database(source: Path) -> Path:
-    """Copy a database's file to the folder where it is looked up; return the new file.
+    """Add a database's choices to those in the folder where they are looked up; return the file.
+
+    Earlier choices stay for the problems that `source` has none for.
 
     ArgumentError if the file is no database, or if `CUDNNLITE_DATABASE` is "off".
     """
@@ -171,5 +183,10 @@ def install_database(source: Path) -> Path:
     if folder is None:
         raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
     target = folder / file_name_of(database)
+    if target.exists():
+        installed = read_database(target)
+        for family, rows in database.families.items():
+            installed.families.setdefault(family, {}).update(rows)
+        database = replace(database, families=installed.families)
     write_database(database, target)
     return target

@@ -1,7 +1,7 @@
 """Tuning in real calls: the candidates of a problem, and the object that lets calls try them.
 
 The winners of similar problems in the database take turns with the engines in the order of cuDNN's
-heuristics.  The algorithms of the descriptor call come last.
+heuristics.  Algorithms of the descriptor call that are not among the winners come last.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from cudnnlite.autotune import graphs
 from cudnnlite.autotune.convolution import candidates, engines, layouts_to_try
 from cudnnlite.autotune.entries import TuningKey
 from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import NoAlgorithmError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import (
     HEURISTICS,
-    REFUSALS,
     Configuration,
     Engine,
     configurations,
-    configure,
+    configure_if_possible,
 )
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.algorithms import ranked
@@ -62,7 +62,10 @@ MOST_RACES = 1024
 # half, the best of the first eight candidates took the device 1.014 times as long as the best of
 # all.  It was 1.030 times without winners, and 1.016 with all winners first.
 _WINNERS_PER_CANDIDATE = 2
-# The number of candidates in the operands' own layout that are tried before those in other layouts.
+# The most winners that are looked at; cuDNN may have none of them for a problem.
+_MOST_WINNERS = 16
+# The number of candidates in the operands' own layout that come before those in other layouts.  It
+# is usually the plan's own choice.
 _BEFORE_CONVERSIONS = 1
 # The number of engines that are tried in each other layout.
 _ENGINES_PER_LAYOUT = 2
@@ -96,9 +99,15 @@ class RealCallTuning:
         takes over the first candidate that the policy allows; NoAlgorithmError if there is none.
         All other candidates are read when a call is about to try one.
         """
-        choice = plan.choice
-        if choice is None or plan._prepared is None or plan.replay is not None:
+        if plan.choice is None or plan._prepared is None or plan.replay is not None:
             return
+        with self._budget.spending():
+            self._begin(plan, key, policy)
+
+    def _begin(
+        self, plan: ConvolutionPlan | GraphPlan, key: TuningKey, policy: TuningPolicy
+    ) -> None:
+        choice: Any = plan.choice
         exclusion = _why_excluded(choice, plan.problem, policy)
         candidates: _PlanCandidates
         if isinstance(plan, ConvolutionPlan):
@@ -235,21 +244,26 @@ class _PlanCandidates(NonCopyable, ABC):
             self._reading.close()
 
     def _ordered(self) -> Generator[AlgorithmResult, None, None]:
-        """Yield the candidates, the likely ones first."""
+        """Yield the candidates, the likely ones first, and some twice."""
         with closing(self._read()) as rows, closing(self._winners()) as winners:
             yield from _interleaved(winners, rows)
 
     def _winners(self) -> Generator[AlgorithmResult, None, None]:
         """Yield the choices of the database for similar problems, the most frequent ones first."""
         database = database_of(self._handle.device)
-        for winner in () if database is None else database.winners(self._problem):
+        if database is None:
+            return
+        for winner in database.winners(self._problem)[:_MOST_WINNERS]:
             row = self._candidate_like(winner)
             if row is not None:
                 yield row
 
     @abstractmethod
     def _candidate_like(self, winner: AlgorithmResult) -> AlgorithmResult | None:
-        """Return another problem's choice as a candidate; None if it cannot be used here."""
+        """Return another problem's choice as a candidate.
+
+        None if cuDNN has no such candidate for this problem, or if it is excluded.
+        """
 
     def make_plan(self, row: AlgorithmResult) -> OperationPlan[Any]:
         """Return a prepared plan of a candidate for the same problem."""
@@ -276,6 +290,16 @@ class _ConvolutionCandidates(_PlanCandidates):
         if plan._graph is not None:
             self._graphs[""] = plan._graph
 
+    @cached_property
+    def _descriptor_calls(self) -> list[AlgorithmResult]:
+        """The algorithms of the descriptor call that the policy allows."""
+        return _descriptor_calls(self._handle, self._problem, self._policy)
+
+    @cached_property
+    def _layouts(self) -> list[str]:
+        """The layouts to convert operands to."""
+        return layouts_to_try(self._handle, self._problem, self._policy)
+
     def _make(self, plan: ConvolutionPlan, row: AlgorithmResult) -> OperationPlan[Any]:
         return plan._with_candidate(row, self._graphs.get(row.layout))
 
@@ -289,7 +313,7 @@ class _ConvolutionCandidates(_PlanCandidates):
         """Yield engines, and then the algorithms of the descriptor call."""
         with closing(self._engines(self._problem, "", compiled=self._compiled)) as engine_rows:
             yield from engine_rows
-        yield from _descriptor_calls(self._handle, self._problem, self._policy)
+        yield from self._descriptor_calls
 
     def _converted_engines(self) -> Iterator[AlgorithmResult]:
         """Yield engines that convert operands to another layout, if that may be faster.
@@ -303,7 +327,7 @@ class _ConvolutionCandidates(_PlanCandidates):
         is_likely_faster = problem.conv.groups > 1 or layout_of_filter(problem)
         if not (policy.layouts or is_likely_faster):
             return
-        for layout in layouts_to_try(self._handle, problem, policy):
+        for layout in self._layouts:
             inner_problem = problem_in_layout(problem, layout)
             with closing(self._engines(inner_problem, layout)) as engine_rows:
                 for row in islice(engine_rows, _ENGINES_PER_LAYOUT):
@@ -351,18 +375,19 @@ class _ConvolutionCandidates(_PlanCandidates):
     def _candidate_like(self, winner: AlgorithmResult) -> AlgorithmResult | None:
         layout = winner.layout
         if not isinstance(winner.algorithm, Engine):
-            rows = _descriptor_calls(self._handle, self._problem, self._policy)
-            return next((row for row in rows if row.algorithm == winner.algorithm), None)
-        if layout and layout not in layouts_to_try(self._handle, self._problem, self._policy):
+            identity = identity_of(winner)
+            return next(
+                (row for row in self._descriptor_calls if identity_of(row) == identity), None
+            )
+        if layout and layout not in self._layouts:
             return None
         problem = problem_in_layout(self._problem, layout) if layout else self._problem
         graph = self._graph_in(problem, layout)
         if graph is None:
             return None
         with ExitStack() as stack:
-            try:
-                configuration = configure(graph, winner.algorithm, stack)
-            except REFUSALS:  # there is no such engine for this problem
+            configuration = configure_if_possible(graph, winner.algorithm, stack)
+            if configuration is None:
                 return None
             compiled = self._compiled and not layout
             row = self._row_of(configuration, graph, problem, compiled=compiled)
@@ -393,9 +418,8 @@ class _GraphCandidates(_PlanCandidates):
             return None
         rules = graphs.rules_of(self._graph, self._policy)
         with ExitStack() as stack:
-            try:
-                configuration = configure(self._graph, winner.algorithm, stack)
-            except REFUSALS:  # there is no such engine for this graph
+            configuration = configure_if_possible(self._graph, winner.algorithm, stack)
+            if configuration is None:
                 return None
             row = rules.row_of(configuration)
             return None if rules.why_excluded(configuration, row) else row
@@ -413,10 +437,10 @@ def _interleaved(
 
 def _descriptor_calls(
     handle: Handle, problem: Problem, policy: TuningPolicy
-) -> Iterator[AlgorithmResult]:
-    """Yield the allowed candidates of the descriptor call, in the order of its heuristic."""
+) -> list[AlgorithmResult]:
+    """Return the allowed candidates of the descriptor call, in the order of its heuristic."""
     if policy.interface == "graph" or not problem.conv.is_symmetric:
-        return
+        return []
     ranking: Sequence[AlgorithmResult] = ()
     with suppress(NotSupportedError):
         ranking = ranked(handle, problem)
@@ -431,7 +455,7 @@ def _descriptor_calls(
         and algorithms.why_unsupported(problem, row.algorithm) is None
     ]
     unranked = len(rows)
-    yield from sorted(rows, key=lambda row: unranked if row.heuristic is None else row.heuristic)
+    return sorted(rows, key=lambda row: unranked if row.heuristic is None else row.heuristic)
 
 
 def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:

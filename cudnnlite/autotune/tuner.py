@@ -170,6 +170,11 @@ class Tuner(Closable):
                 f"incremental=True with policy.max_error={policy.max_error:g}: "
                 "errors are not measured in real calls; allowed: max_error=None"
             )
+        if incremental and policy.objective == "energy":
+            raise ArgumentError(
+                "incremental=True with policy.objective='energy': the energy of one call is too "
+                "little for the GPU's counter; allowed: 'latency', 'device'"
+            )
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         if not isinstance(cache, TuningCache):

@@ -279,12 +279,9 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
     for index in range(graph.descriptor.get("engine_global_count")):
         if index in excluded:
             continue
-        try:
-            yield configure(graph, Engine(index), stack)
-        except AllocationError:
-            raise
-        except CudnnError:  # most engines are for other graphs
-            continue
+        configuration = configure_if_possible(graph, Engine(index), stack)
+        if configuration is not None:
+            yield configuration
 
 
 def _with_notes(
@@ -326,6 +323,19 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
         descriptor.set("knob_choices", choices)
     descriptor.finalize()
     return _with_notes(graph, engine, descriptor, native)
+
+
+def configure_if_possible(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration | None:
+    """Return the configuration of an engine for a graph; None if cuDNN has none.
+
+    Most engines are for other graphs.  AllocationError if there is no memory.
+    """
+    try:
+        return configure(graph, engine, stack)
+    except AllocationError:
+        raise
+    except CudnnError:
+        return None
 
 
 class Knob(NamedTuple):

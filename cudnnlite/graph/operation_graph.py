@@ -78,10 +78,12 @@ class Graph(NonCopyable):
         return cast("AbstractContextManager[object]", self.handle.device.holding_waits())
 
     def make(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
-        """Return a final descriptor, closed with the graph."""
-        return self._stack.enter_context(
-            BackendDescriptor(self.handle, kind, **attributes)
-        ).finalize()
+        """Return a final descriptor, closed with the graph; at once if cuDNN refuses it."""
+        with ExitStack() as trial:
+            descriptor = trial.enter_context(BackendDescriptor(self.handle, kind, **attributes))
+            descriptor.finalize()
+            self._stack.enter_context(trial.pop_all())
+        return descriptor
 
     def shared(self, kind: str, /, **attributes: Any) -> BackendDescriptor:
         """Return a final descriptor as `make` does; calls with the same attributes share one."""

@@ -32,11 +32,12 @@ _NOTHING_WRITTEN = (NotSupportedError, BadParamError, ArgumentError, DeviceMemor
 
 
 class _Sample(NamedTuple):
-    """Runs of a candidate between two events."""
+    """Runs of a candidate between two events, and perhaps one untimed run before them."""
 
     candidate: int
     is_first: bool
     runs: int
+    untimed_runs: int
     start: Any
     end: Any
     host_ms: float  # until all runs were enqueued
@@ -49,6 +50,7 @@ class CallTimer:
         self._device = device
         self._race = race
         self._samples: list[_Sample] = []
+        race.budget.timers.add(self)
 
     @property
     def pending(self) -> set[int]:
@@ -57,15 +59,24 @@ class CallTimer:
 
     @contextmanager
     def timing(
-        self, index: int, stream: Any, *, is_first: bool = False, runs: int = 1
+        self,
+        index: int,
+        stream: Any,
+        *,
+        is_first: bool = False,
+        runs: int = 1,
+        untimed_runs: int = 0,
     ) -> Iterator[None]:
-        """Time a candidate's runs, which the block enqueues on a stream, if the block succeeds."""
+        """Time a candidate's runs, which the block enqueues on a stream, if the block succeeds.
+
+        `untimed_runs` were enqueued before.
+        """
         start = self._device.record_event(stream)
         begin = perf_counter()
         yield
         host_ms = 1000 * (perf_counter() - begin)
         end = self._device.record_event(stream)
-        self._samples.append(_Sample(index, is_first, runs, start, end, host_ms))
+        self._samples.append(_Sample(index, is_first, runs, untimed_runs, start, end, host_ms))
 
     def collect(self) -> None:
         """Pass the times of the runs that have ended to the race."""
@@ -73,7 +84,8 @@ class CallTimer:
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
                 self._samples.remove(sample)
-                self._race.budget.spend(ms)
+                all_runs = sample.runs + sample.untimed_runs
+                self._race.budget.spend(ms * all_runs / sample.runs)
                 self._race.record(
                     sample.candidate,
                     ms / sample.runs,
@@ -163,8 +175,8 @@ class TrialCall(NonCopyable):
 
     def function(self) -> None:
         """Run a candidate on the handle's stream."""
-        if self._race.is_waiting and self._race.leader == 0:
-            self._run_first()  # as soon as without tuning
+        if not self._timer.pending and self._race.is_waiting and self._race.leader == 0:
+            self._run_first()  # quicker than what follows
             return
         stream = self._handle._stream
         is_watched = observer.current is not observer.NOBODY
@@ -173,6 +185,9 @@ class TrialCall(NonCopyable):
             return
         self._timer.collect()
         self._close_losers()
+        if self._race.is_waiting:
+            self._run_leader(stream)
+            return
         with self._race.budget.spending():
             turn = self._next_turn()
             has_result = turn is not None and self._try(turn, stream)
@@ -255,7 +270,7 @@ class TrialCall(NonCopyable):
                 call_prepared(call)
             return
         call_prepared(call)
-        with self._timer.timing(turn.candidate, stream, runs=turn.repeats):
+        with self._timer.timing(turn.candidate, stream, runs=turn.repeats, untimed_runs=1):
             for _ in range(turn.repeats):
                 call_prepared(call)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,17 +21,19 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND as GRAPH
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
+from cudnnlite.search.race import identity_of
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.warn import log
 
 # "off": no database; otherwise the folder of the files that were installed.
 VARIABLE = "CUDNNLITE_DATABASE"
-FORMAT = 1
+FORMAT = 2  # in 1, the names of families said less
 OFF = "off"
 SHIPPED = Path(__file__).parent / "databases"
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError)
@@ -52,7 +54,7 @@ class Database:
     cudnn: str
     cudnnlite: str = ""
     families: dict[str, dict[str, Row]] = field(default_factory=dict)
-    _winners: dict[str, list[AlgorithmResult]] = field(
+    _winners: dict[str, tuple[AlgorithmResult, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -77,7 +79,7 @@ class Database:
         self._winners.pop(name, None)
         self.families.setdefault(name, {})[digest_of(problem)] = row_to_plain(choice)
 
-    def winners(self, problem: Problem) -> list[AlgorithmResult]:
+    def winners(self, problem: Problem) -> tuple[AlgorithmResult, ...]:
         """Return the choices for a problem's family, each once, the most frequent ones first.
 
         Their workspace and their error are those of other problems.
@@ -120,15 +122,15 @@ class Database:
 _FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
 
 
-def _most_frequent(rows: Iterable[AlgorithmResult]) -> list[AlgorithmResult]:
-    """Return the choices of rows, each algorithm and layout once, the most frequent ones first."""
+def _most_frequent(rows: Iterable[AlgorithmResult]) -> tuple[AlgorithmResult, ...]:
+    """Return the different candidates of rows, the most frequent ones first."""
     choices: dict[object, AlgorithmResult] = {}
     wins: Counter[object] = Counter()
     for row in rows:
-        key = row.algorithm, row.layout
-        choices.setdefault(key, row)
-        wins[key] += 1
-    return [choices[key] for key, _ in wins.most_common()]
+        identity = identity_of(row)
+        choices.setdefault(identity, row)
+        wins[identity] += 1
+    return tuple(choices[identity] for identity, _ in wins.most_common())
 
 
 def _text(value: Any) -> str:
@@ -195,30 +197,44 @@ def digest_of(problem: Problem) -> str:
 def family_of(problem: Problem) -> str:
     """Return the name of the problems that are likely to have the same choice.
 
-    They have the same kind, data type and arithmetic.  Convolutions also have the same order of
-    channels, and groups and filters of the same kind; graphs have the same kinds of operations.
+    They have the same kind and data type.  Graphs have operations of the same kinds; others have the
+    same arithmetic, and convolutions the same order of channels.  Filters are of the same kind.
     """
     parts = [problem.kind, dtype_of(problem).name]
     if isinstance(problem, GraphProblem):
         parts.append("+".join(sorted({node.kind for node in problem.graph.nodes})))
-    else:
-        parts.append(_math_type_of(problem))
+        parts += _kinds_of_filters(problem.graph)
+        return " ".join(parts)
+    parts.append(_math_type_of(problem))
     if problem.operation.algorithms is not None:
         first = as_tensor(problem.values[problem.operation.reads[0]])
         parts.append("channels last" if first.is_channels_last else "channels first")
-        parts.append(_kind_of_filter(problem))
+        (name,) = problem.operation.filters
+        shape = problem.values[name].shape
+        parts.append(_kind_of_filter(problem.conv.groups * shape[1], shape))
     return " ".join(parts)
 
 
-def _kind_of_filter(problem: Problem) -> str:
+def _kinds_of_filters(graph: GraphData) -> list[str]:
+    """Return the kinds of the filters of a graph's convolutions, each once."""
+    kinds: dict[str, None] = {}
+    for node in graph.nodes:
+        if node.kind.startswith("CONVOLUTION"):
+            tensors = {name: graph.tensors[number] for name, (number,) in node.reads + node.writes}
+            images = tensors["dx" if "dx" in tensors else "x"]
+            filters = tensors["dw" if "dw" in tensors else "w"]
+            kinds[_kind_of_filter(images.shape[1], filters.shape)] = None
+    return [*kinds]
+
+
+def _kind_of_filter(image_channels: int, shape: Sequence[int]) -> str:
     """Return whether a convolution is dense, grouped or depthwise, and whether its filter is 1x1.
 
     The fastest engines for depthwise convolutions take a thousand times too long for dense ones.
     """
-    (name,) = problem.operation.filters
-    _, channels, *extents = problem.values[name].shape
+    _, channels, *extents = shape
     groups = "dense"
-    if problem.conv.groups > 1:
+    if image_channels > channels:
         groups = "depthwise" if channels == 1 else "grouped"
     is_point = all(extent == 1 for extent in extents)
     return f"{groups} 1x1" if is_point else groups

@@ -155,7 +155,7 @@ class Race:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the race goes on, but trials took more than their share of the time."""
+        """Whether the race goes on, but no trial may begin now: see `TrialBudget.allows`."""
         return self.winner is None and not self.budget.allows(self._timing.real_share)
 
     def is_out(self, index: int) -> bool:

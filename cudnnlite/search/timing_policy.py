@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from math import isnan
+from typing import Any, NamedTuple
+
+from cudnnlite.arguments import instance_of, integer, real_number
+from cudnnlite.errors import ArgumentError
+
+_MOST = 1 << 62
 
 
 class TimingPolicy(NamedTuple):
     """How thoroughly a search measures; a handle's searches use `Handle.timing`.
 
     Fewer rounds make a search quicker and its times less precise: ``handle.timing =
-    TimingPolicy(rounds=1)``.
+    handle.timing._replace(rounds=1)``.
     """
 
     # Work is not run again if its first run takes more than this multiple of the best time.
@@ -48,7 +54,8 @@ class TimingPolicy(NamedTuple):
     # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
     # In tuning by real calls, `real_calls` calls of a problem try candidates.  The last of them,
-    # `confirming_calls`, try no new candidates, but compare those that are close.
+    # `confirming_calls`, try no new candidates, but compare those that are close.  The two fields
+    # for limits behind them, and they themselves, are read when a problem's trials begin.
     real_calls: int = 12
     confirming_calls: int = 3
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
@@ -72,3 +79,20 @@ DEFAULT_TIMING = TimingPolicy()
 ONE_LOOK = TimingPolicy(
     rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1, real_sample_ms=0.0
 )
+
+
+def parse_timing(value: Any) -> TimingPolicy:
+    """Return a `TimingPolicy`; ArgumentError for anything else, and for fields out of range."""
+    hint = "handle.timing._replace(rounds=1) is one"
+    timing = instance_of(value, TimingPolicy, "timing", hint)
+    for name, default in DEFAULT_TIMING._asdict().items():
+        field = getattr(timing, name)
+        if isinstance(default, int):
+            integer(field, f"timing.{name}", 0, _MOST)
+            continue
+        number = real_number(field, f"timing.{name}")
+        most = 1.0 if name == "real_share" else float("inf")
+        if isnan(number) or not 0 <= number <= most:
+            allowed = "numbers from 0 to 1" if name == "real_share" else "numbers from 0"
+            raise ArgumentError(f"timing.{name}={number:g}; allowed: {allowed}")
+    return timing

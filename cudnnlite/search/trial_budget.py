@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import Protocol
+from weakref import WeakSet
+
+
+class Timer(Protocol):
+    """What times trials on the device."""
+
+    def collect(self) -> None:
+        """Note the times of the trials that have ended."""
+
+    @property
+    def pending(self) -> Collection[int]:
+        """The candidates whose trials have not ended."""
 
 
 class TrialBudget:
@@ -12,15 +25,31 @@ class TrialBudget:
 
     The time of a trial is the host's, plus the device's.  The two overlap, so the sum is an upper
     bound.
+
+    Attributes
+    ----------
+    timers : WeakSet of Timer
+        Those that time the trials of all races with this budget.
     """
 
     def __init__(self) -> None:
+        self.timers: WeakSet[Timer] = WeakSet()
         self._begin = perf_counter()
         self._spent_s = 0.0
 
     def allows(self, share: float) -> bool:
-        """Return whether trials took at most this share of the time."""
-        return share >= 1 or self._spent_s <= share * (perf_counter() - self._begin)
+        """Return whether another trial may begin.
+
+        It may if trials took at most this share of the time, and if the times of all are known.
+        """
+        if share >= 1:
+            return True
+        if self._spent_s > share * (perf_counter() - self._begin):
+            return False
+        for timer in self.timers:
+            timer.collect()
+        is_pending = any(timer.pending for timer in self.timers)
+        return not is_pending and self._spent_s <= share * (perf_counter() - self._begin)
 
     def spend(self, ms: float) -> None:
         """Add the time of a trial."""

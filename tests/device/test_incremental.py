@@ -7,6 +7,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,15 @@ from oracles import onnx_gradient_of_w, onnx_gradient_of_x
 from tolerances import assert_close, bound
 
 import cudnnlite as dnn
+from cudnnlite._raw.enums import BackendBehaviorNote, BackendNumericalNote
 from cudnnlite.autotune import incremental
 from cudnnlite.descriptors.native import LIVE
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.graph.engines import HEURISTICS, configurations
+from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.trials import TrialRNNPlan
 from cudnnlite.plans import trial_call
 from cudnnlite.plans.graph_plan import GraphPlan
@@ -29,6 +34,7 @@ from cudnnlite.plans.trial_call import TrialCall
 from cudnnlite.problems.results import CACHE, HEURISTIC, REAL_CALLS
 from cudnnlite.search import race as race_module
 from cudnnlite.search import trial_budget
+from cudnnlite.search.database import Database, family_of, row_to_plain
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import UNSUPPORTED, poisoned
@@ -302,12 +308,25 @@ def test_a_policy_that_allows_nothing(handle: dnn.Handle, case: Case) -> None:
 def test_trials_take_their_share_of_the_time(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, *, as_network: bool
 ) -> None:
-    """Each trial takes a second of a clock that stands still otherwise."""
-    handle.timing = TimingPolicy(real_share=0.25)
+    """On a clock by which each C call of a candidate takes the host a second."""
+    share = 0.25
+    handle.timing = TimingPolicy(real_share=share, real_sample_ms=0.0)
     seconds = 0.0
     monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
     network = Network(handle, "lstm")
     case = Case(handle, X, W, padding=1, math_type="fma")
+    kind = RNNPlan if as_network else None
+    run = RNNPlan.__call__ if as_network else trial_call.call_prepared
+
+    def taking_a_second(*arguments: Any, **options: Any) -> Any:
+        nonlocal seconds
+        seconds += 1.0
+        return run(*arguments, **options)
+
+    if kind is None:
+        monkeypatch.setattr(trial_call, "call_prepared", taking_a_second)
+    else:
+        monkeypatch.setattr(kind, "__call__", taking_a_second)
 
     def call() -> None:
         if as_network:
@@ -318,26 +337,179 @@ def test_trials_take_their_share_of_the_time(
     with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
         real_calls = tuner._real_calls
         assert real_calls is not None
-        budget = real_calls._budget
         call()
         (race,) = real_calls._races.values()
-        assert race.calls == 1
-        budget.spend(1000.0)
-        seconds = 3.0
-        for _ in range(CALLS):
-            call()
-            assert race.calls == 1
-        seconds = 1000.0
+        trial_seconds, waiting_calls = seconds, 0
+        longest = seconds
         while not tuner.measured:
+            calls_before, before = race.calls, seconds
             call()
+            handle.synchronize()
+            if race.calls == calls_before:
+                waiting_calls += 1
+                continue
+            trial_seconds += seconds - before
+            longest = max(longest, seconds - before)
+            assert trial_seconds - longest <= share * seconds
         assert race.calls > 1
+        assert waiting_calls > race.calls
     vars(case).clear()
+
+
+def test_the_time_of_the_device_counts_as_that_of_a_trial(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of the run before, and no other trial begins before it is known."""
+    handle.timing = TimingPolicy(real_share=0.25, real_sample_ms=0.0)
+    events = Events(handle, monkeypatch, run_ms=1e6)
+    seconds = 0.0
+    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    with (
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        race = race_of(plan)
+        for _ in range(3):
+            check(case, plan(case.x, case.w))
+            assert race.calls == 1
+        events.reach_all()
+        seconds = 7000.0  # two runs took 2000 s
+        check(case, plan(case.x, case.w))
+        assert race.calls == 1
+        assert race.runners[0].times_ms == [1e6]
+        seconds = 8001.0
+        check(case, plan(case.x, case.w))
+        assert race.calls == 2
+
+
+# ---------------------------------------------------------------- winners of the database
+
+
+def set_winners(monkeypatch: pytest.MonkeyPatch, problem: Any, *winners: Any) -> None:
+    """Let a database have these choices for problems of the family of `problem`."""
+    rows = {str(number): row_to_plain(winner) for number, winner in enumerate(winners)}
+    database = Database("", "", "", families={family_of(problem): rows})
+    monkeypatch.setattr(incremental, "database_of", lambda device: database)
+
+
+NOWHERE = dnn.AlgorithmResult(dnn.Engine(9999), dnn.MathType.DEFAULT)
+
+
+def only_winners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the heuristics name no other engine than a plan's first."""
+    monkeypatch.setattr(incremental, "configurations", lambda *arguments: iter(()))
+
+
+def winner_of(handle: dnn.Handle, case: Case, **policy: Any) -> dnn.AlgorithmResult:
+    """Return an engine that works, and is not the one that calls run without tuning."""
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        first = plan.choice.algorithm
+    table = dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(**policy)).tune(plan.problem)
+    rows = [row for row in table if row.ok and isinstance(row.algorithm, dnn.Engine)]
+    return next(row for row in rows if row.algorithm != first and bool(row.layout) == bool(policy))
+
+
+def tried(handle: dnn.Handle, case: Case, **policy: Any) -> list[tuple[Any, str]]:
+    """Return the candidates of a plan's calls, whose results are right."""
+    tuning = dnn.TuningPolicy(**policy)
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=tuning, incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        race = race_of(plan)
+        for _ in range(CALLS):
+            check(case, plan(case.x, case.w, out=poisoned(handle, case.output_spec)))
+        return [(runner.row.algorithm, runner.row.layout) for runner in race.runners]
+
+
+def test_a_winner_in_another_layout(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
+    winner = winner_of(handle, case, layouts=("NHWC",))
+    set_winners(monkeypatch, problem, NOWHERE, winner)
+    only_winners(monkeypatch)
+    identity = winner.algorithm, "NHWC"
+    assert identity in tried(handle, case, layouts=("NHWC",))
+    assert identity not in tried(handle, case, layouts=())
+    assert identity not in tried(handle, case, layouts=("NHWC",), interface="descriptor")
+
+
+def test_rules_hold_for_winners(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """True float32, the policy, and what is compiled: each takes away a winner."""
+    problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
+    winner = winner_of(handle, case)
+    set_winners(monkeypatch, problem, winner)
+    only_winners(monkeypatch)
+    identity = winner.algorithm, ""
+    assert identity in tried(handle, case, interface="graph")
+    configure = incremental.configure_if_possible
+
+    def assert_left_out(**changes: Any) -> None:
+        def changed(*arguments: Any) -> Any:
+            configuration = configure(*arguments)
+            return configuration and configuration._replace(**changes)
+
+        monkeypatch.setattr(incremental, "configure_if_possible", changed)
+        policy = {"deterministic": True} if "deterministic" in str(changes).lower() else {}
+        assert identity not in tried(handle, case, interface="graph", **policy)
+
+    assert_left_out(numerical=frozenset({BackendNumericalNote.TENSOR_CORE}))
+    assert_left_out(numerical=frozenset({BackendNumericalNote.NONDETERMINISTIC}))
+    assert_left_out(behavior=frozenset({BackendBehaviorNote.RUNTIME_COMPILATION}))
+
+
+def test_a_winner_of_a_graph(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    a, b = (rng.standard_normal((2, 16, 16)).astype(np.float16) for _ in "ab")
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    device_a, device_b = handle.array(a), handle.array(b)
+    with dnn.matmul.plan(handle, device_a, device_b) as plan:
+        first = plan.choice
+        set_winners(monkeypatch, plan.problem, NOWHERE, first)
+        configure, engines = incremental.configure_if_possible, []
+
+        def configured(graph: Any, engine: Any, stack: Any) -> Any:
+            configuration = configure(graph, engine, stack)
+            engines.append((engine, configuration is not None))
+            return configuration
+
+        monkeypatch.setattr(incremental, "configure_if_possible", configured)
+        for _ in range(CALLS):
+            (y,) = plan(device_a, device_b).values()
+            assert_close(y.numpy(), product, MATMUL_BOUND)
+    assert engines == [(NOWHERE.algorithm, False), (first.algorithm, True)]
+
+
+def test_winners_that_cudnn_refuses_leave_nothing(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
+    refused = [dnn.AlgorithmResult(dnn.Engine(9000 + n), dnn.MathType.FMA) for n in range(40)]
+
+    def live_after_all_calls() -> int:
+        with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+            while isinstance(plan._prepared, TrialCall):
+                check(case, plan(case.x, case.w))
+            return sum(isinstance(item, BackendDescriptor) for item in LIVE)
+
+    without = live_after_all_calls()
+    set_winners(monkeypatch, problem, *refused)
+    tuner._real_calls._races.clear()  # type: ignore[union-attr]
+    # Not one for each of them; another engine may have won.
+    assert live_after_all_calls() < without + 8
 
 
 def test_errors_are_not_measured_in_real_calls(handle: dnn.Handle) -> None:
     policy = dnn.TuningPolicy(max_error=1e-3)
     with pytest.raises(dnn.ArgumentError, match=r"policy\.max_error=0\.001"):
         dnn.Tuner(handle, ":memory:", policy, incremental=True)
+    with pytest.raises(dnn.ArgumentError, match=r"policy\.objective='energy'"):
+        dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(objective="energy"), incremental=True)
     with pytest.raises(dnn.ArgumentError, match="incremental=1"):
         dnn.Tuner(handle, ":memory:", incremental=1)  # type: ignore[arg-type]
 
@@ -665,6 +837,29 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch) -> Any:
 # ---------------------------------------------------------------- failures
 
 
+def add_winners(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, case: Case) -> None:
+    """Let a database have a choice that works, one that cuDNN has not, and a converted one."""
+    problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
+    with graph_of_engines(handle, problem) as (first, second):
+        converted = dnn.ConvolutionResult(first, dnn.MathType.FMA, layout="NHWC")
+        set_winners(
+            monkeypatch,
+            problem,
+            NOWHERE,
+            dnn.AlgorithmResult(second, dnn.MathType.FMA),
+            converted,
+        )
+
+
+@contextmanager
+def graph_of_engines(handle: dnn.Handle, problem: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the first two engines that the heuristics name for a problem."""
+    with ExitStack() as stack:
+        graph = graph_of(handle, problem, stack)
+        found = configurations(graph, HEURISTICS, stack)
+        yield next(found).engine, next(found).engine
+
+
 @each_extent
 @pytest.mark.parametrize("accumulates", [False, True])
 def test_each_failing_c_call(
@@ -676,6 +871,7 @@ def test_each_failing_c_call(
         world = World(monkeypatch)
         with dnn.Handle(world.device) as handle:
             case = Case(handle, X, W, padding=1, math_type="fma")
+            add_winners(monkeypatch, handle, case)
             with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
                 world.ledger.fail(len(world.ledger.started) + nth, dnn.Status.NOT_SUPPORTED)
                 scalars = {"alpha": 1.0, "beta": 0.5} if accumulates else {}
@@ -803,14 +999,18 @@ class Interrupter:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @each_extent
 @pytest.mark.parametrize("start", range(0, 1400, 100))
-def test_interrupts(emulated_handle: dnn.Handle, start: int, extent: str) -> None:
+def test_interrupts(
+    emulated_handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, start: int, extent: str
+) -> None:
     """Whatever line is interrupted, later calls have their results, and tuning ends."""
     handle = emulated_handle
     for nth in range(start + 1, start + 101, {SAMPLE: 37, ALL: 11}[extent]):
         case = Case(handle, X, W, padding=1, math_type="fma")
+        add_winners(monkeypatch, handle, case)
+        modules = trial_call, race_module, incremental, trial_budget
         with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
             plan = None
-            with Interrupter(nth, trial_call, race_module, incremental) as interrupter:
+            with Interrupter(nth, *modules) as interrupter:
                 for _ in range(CALLS):
                     try:
                         if plan is None:

@@ -91,7 +91,7 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
     assert copy.find(PROBLEM).source == DATABASE
     assert copy.find(dnn.convolution_forward.problem(X, W)) is None
     assert len(copy) == 1
-    assert copy.winners(PROBLEM) == [choice]
+    assert copy.winners(PROBLEM) == (choice,)
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,7 @@ def test_the_most_frequent_winners_of_a_family_come_first() -> None:
     names = [str(choice.algorithm) for choice in database.winners(PROBLEM)]
     assert names == [str(choice.algorithm) for choice in (ENGINE, CONVERTED, ALGORITHM)]
     assert database.winners(PROBLEM)[1].layout == "NHWC"
+    assert database.winners(PROBLEM)[2].math_type == M.FMA
     half = dnn.convolution_forward.problem(
         dnn.TensorSpec(X.shape, "float16"), dnn.FilterSpec(W.shape, "float16"), CONV
     )
@@ -278,13 +279,23 @@ def test_the_most_frequent_winners_of_a_family_come_first() -> None:
     assert database.winners(PROBLEM)[0].algorithm == A.IMPLICIT_GEMM
 
 
-def test_graphs_of_other_operations_are_another_family() -> None:
+def test_graphs_of_other_operations_or_filters_are_another_family() -> None:
     """cuDNN numbers the engines of each operation anew."""
-    x, w = dnn.TensorSpec((2, 8, 9, 7), "float16"), dnn.FilterSpec((16, 8, 3, 3), "float16")
-    convolution = dnn.convolution_forward.problem(x, w, epilogue="gelu")
-    product = attention_problem(1, 2, 64, 32, "float16")
-    assert convolution.kind == product.kind == "graph"
-    assert family_of(convolution) != family_of(product)
+    x = dnn.TensorSpec((2, 8, 9, 7), "float16")
+    convolutions = [
+        dnn.convolution_forward.problem(
+            x, dnn.FilterSpec(shape, "float16"), CONV.replace(groups=groups), epilogue="gelu"
+        )
+        for shape, groups in (
+            ((16, 8, 3, 3), 1),
+            ((16, 8, 1, 1), 1),
+            ((16, 4, 3, 3), 2),
+            ((16, 1, 3, 3), 8),
+        )
+    ]
+    problems = [attention_problem(1, 2, 64, 32, "float16"), *convolutions]
+    assert {problem.kind for problem in problems} == {"graph"}
+    assert len({family_of(problem) for problem in problems}) == len(problems)
 
 
 def candidates_tried(gpu: Any) -> list[str]:
@@ -335,7 +346,25 @@ def test_a_winner_of_the_descriptor_call(gpu: Any, folder: Path, tmp_path: Path)
         x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
         for _ in range(2):
             plan(x, w)
-        assert race.runners[1].row.algorithm == A.GEMM
+        row = race.runners[1].row
+        assert (row.algorithm, row.math_type) == (A.GEMM, M.FMA)
+
+
+def test_choices_are_added_to_those_that_are_installed(
+    gpu: Any, folder: Path, tmp_path: Path
+) -> None:
+    install(gpu, tmp_path, ENGINE)
+    other = new_database(gpu)
+    other.put(similar(20), ALGORITHM)
+    write_database(other, tmp_path / "other.json")
+    target = install_database(tmp_path / "other.json")
+    assert list(target.parent.glob("*")) == [target]
+    both = read_database(target)
+    assert both.find(PROBLEM) == ENGINE
+    assert both.find(similar(20)) == ALGORITHM
+    install(gpu, tmp_path, CONVERTED)
+    assert read_database(target).find(PROBLEM) == CONVERTED
+    assert len(read_database(target)) == 2
 
 
 # ---------------------------------------------------------------- recording
@@ -380,6 +409,15 @@ def test_the_devices_time_decides_what_is_recorded() -> None:
     assert best_on_any_host([failed, replayed]) is None
 
 
+def test_the_host_does_not_decide_between_equals() -> None:
+    """The workspace does."""
+    slow_host = timed(A.GEMM, 0.0100, 19.0, host_us=12.0)
+    large = timed(A.DIRECT, 0.0100, 12.0, host_us=6.0, workspace=1 << 20)
+    chosen = best_on_any_host([slow_host, large])
+    assert chosen is not None
+    assert chosen.algorithm == A.GEMM
+
+
 def test_no_first_call_compiles_for_a_minute() -> None:
     R = dnn.RNNAlgo
     compiled, standard = timed(R.PERSIST_DYNAMIC, 0.1, 100.0), timed(R.STANDARD, 0.2, 200.0)
@@ -405,6 +443,13 @@ def test_nothing_is_recorded_if_a_candidate_lacked_memory(
         monkeypatch.setattr(gpu, "allocate", lacking)
         with pytest.warns(dnn.TuningWarning, match="perhaps temporarily"):
             assert record_database(handle, [PROBLEM], file, report=lines.append)[:3] == (0, 0, 1)
+        free_bytes, total_bytes = gpu.memory_info()
+        monkeypatch.setattr(gpu, "memory_info", lambda: (20_000, total_bytes))
+        # What does not fit the memory that was free will not fit the next time.
+        small = tmp_path / "small.json"
+        with pytest.warns(dnn.TuningWarning, match="perhaps temporarily"):
+            assert record_database(handle, [PROBLEM], small)[:3] == (0, 1, 0)
+        monkeypatch.setattr(gpu, "memory_info", lambda: (free_bytes, total_bytes))
         monkeypatch.setattr(gpu, "allocate", allocate)
         assert record_database(handle, [PROBLEM], file)[:3] == (0, 1, 0)
     assert "perhaps temporarily" in lines[0]

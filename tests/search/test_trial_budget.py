@@ -75,7 +75,35 @@ def test_a_race_waits_until_trials_have_their_share(clock: Clock) -> None:
     assert second.calls == 1
 
 
-def test_without_a_share_trials_take_turns_at_once(clock: Clock) -> None:
+class LateTimer:
+    """A timer whose trials end when it is told so."""
+
+    def __init__(self) -> None:
+        self.pending = {1}
+        self.has_ended = False
+
+    def collect(self) -> None:
+        if self.has_ended:
+            self.pending.clear()
+
+
+def test_no_trial_begins_before_the_time_of_the_last_one_is_known(clock: Clock) -> None:
+    budget = TrialBudget()
+    timer = LateTimer()
+    budget.timers.add(timer)
+    clock.seconds += 10.0
+    assert not budget.allows(0.5)
+    assert budget.allows(1.0)
+    timer.has_ended = True
+    assert budget.allows(0.5)
+    lost = LateTimer()
+    budget.timers.add(lost)
+    assert not budget.allows(0.5)
+    del lost  # its plan was closed
+    assert budget.allows(0.5)
+
+
+def test_without_a_share_trials_take_turns_at_once() -> None:
     race = Race(rows(2))
     race.budget.spend(1e6)
     assert race.next_turn(()) is not None

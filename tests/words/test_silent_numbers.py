@@ -21,7 +21,7 @@ NO_REAL_NUMBERS = {
     "complex scalar": np.complex64(2 + 5j),
     "complex array": np.array(2 + 5j),
     "complex": 2 + 5j,
-    "time": np.timedelta64(3),
+    "time": np.timedelta64(3, "s"),
     "text of NumPy": np.str_("3"),
     "masked": np.ma.masked,
     "masked array": np.ma.array(3.0, mask=True),
