@@ -132,8 +132,8 @@ class Tuner(Closable):
     Raises
     ------
     ArgumentError
-        Not a handle, a cache or a policy; a policy with `max_error` if `incremental`, because no
-        error is measured in real calls.
+        Not a handle, a cache or a policy; a policy with `max_error` or the objective "energy" if
+        `incremental`, because neither is measured in real calls.
 
     Examples
     --------
@@ -597,7 +597,8 @@ def autotuned(
     repeats short work, up to 64 times.  Each call has its result, whichever candidate it runs.
     Then the fastest one stays, and is saved like any other choice.  Errors are not measured: a
     candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  The calls
-    of plans that are made in the block try candidates, too.
+    of plans that are made in the block try candidates, too, also behind its end.
+    `TimingPolicy.real_share` limits the time that this takes.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def record(
     has_lists = lists is not None
     installs_with_seconds = install and seconds is not None
     if install == has_lists or installs_with_seconds:
-        raise misuse("record needs either --list NAMES or --install")
+        raise misuse("record needs --list NAMES, perhaps with --seconds, or --install alone")
     with report_errors():
         if install:
             target = install_database(file)

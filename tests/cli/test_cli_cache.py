@@ -525,9 +525,17 @@ def test_record_installs_a_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "either --list NAMES or --install"),
-        (["--list", "vit", "--install"], 2, "either --list NAMES or --install"),
-        (["--install", "--seconds", "1"], 2, "either --list NAMES or --install"),
+        ([], 2, "needs --list NAMES, perhaps with --seconds, or --install alone"),
+        (
+            ["--list", "vit", "--install"],
+            2,
+            "needs --list NAMES, perhaps with --seconds, or --install alone",
+        ),
+        (
+            ["--install", "--seconds", "1"],
+            2,
+            "needs --list NAMES, perhaps with --seconds, or --install alone",
+        ),
         (["--list", "vit,nonesuch"], 2, "--list nonesuch; allowed: all, resnet50"),
         (["--list", "vit", "--device", "emulated"], 1, "never recorded"),
         (["--list", "transformer", "--device", "emulated"], 1, "never recorded"),

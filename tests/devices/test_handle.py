@@ -527,3 +527,29 @@ def test_handles_of_two_devices():
         pytest.raises(dnn.BadParamError, match="is not a live handle"),
     ):
         one.api.cudnnSetStream(other.ptr, None)
+
+
+# ---------------------------------------------------------------- timing
+
+
+def test_timing_is_a_policy_with_fields_in_range():
+    with Handle("emulated") as handle:
+        before = handle.timing
+        handle.timing = before._replace(real_share=1 / 3, real_losers=0, give_up=float("inf"))
+        assert handle.timing.real_share == 1 / 3
+        handle.timing = before
+        for changes, message in (
+            ({"real_share": 33}, r"timing\.real_share=33; allowed: numbers from 0 to 1"),
+            ({"real_share": float("nan")}, r"timing\.real_share=nan"),
+            ({"real_share": "10%"}, r"timing\.real_share='10%'"),
+            ({"real_calls": 2.5}, r"timing\.real_calls=2\.5 is not an integer"),
+            ({"real_calls": -1}, r"timing\.real_calls=-1; allowed: 0 to"),
+            ({"real_losers": None}, r"timing\.real_losers=None"),
+            ({"sample_ms": -0.5}, r"timing\.sample_ms=-0\.5; allowed: numbers from 0"),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                handle.timing = before._replace(**changes)
+        for value in ({"real_calls": 24}, None):
+            with pytest.raises(ArgumentError, match="is not a TimingPolicy"):
+                handle.timing = value
+        assert handle.timing == before

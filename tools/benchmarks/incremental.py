@@ -2,7 +2,8 @@
 
     python tools/benchmarks/incremental.py [--seconds 200] [--calls 12] [--json OUT.json]
     python tools/benchmarks/incremental.py --part database [--seconds 200]
-    python tools/benchmarks/incremental.py --part resnet50 --who ours [--config f16-nhwc]
+    python tools/benchmarks/incremental.py --part resnet50 --who ours [--database]
+    python tools/benchmarks/incremental.py --join PART1.json PART2.json
 
 "calls", the default part, has convolutions of networks that are neither in the database nor in the
 list that it was made of, forward and both gradients, in five arithmetics.  For each one, a new plan
@@ -14,7 +15,9 @@ that are in the database.
 
 "resnet50" is the wall time of the first 50 steps over ResNet-50's convolutions in sequence, forward
 and backward, in a new process without any cache: `--who` is "ours" (tuning in real calls),
-"untuned", "torch" or "torch-benchmark".
+"untuned", "torch" or "torch-benchmark".  The first two use no database unless `--database` is
+given; the other parts use that of `CUDNNLITE_DATABASE`.  `--losers` and `--share` are fields of
+`Handle.timing`.
 
 A run that ends early has measured a sample: the problems are mixed, and those of "calls" have each
 convolution once before any has a second arithmetic or operation.  `--part-of 2 --which 1` measures
@@ -551,6 +554,10 @@ def main():
     parser.add_argument("--config", choices=tuple(CONFIGS), default="f16-nhwc")
     parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
+    if not 0 <= arguments.which < arguments.part_of:
+        parser.error("--which is from 0 to --part-of less 1")
+    if arguments.join and arguments.part == "resnet50":
+        parser.error("--join is for the other parts")
     if arguments.join:
         rows = [row for name in arguments.join for row in json.loads(Path(name).read_text())]
         names = {row["name"] for row in rows}
