@@ -50,7 +50,6 @@ class CallTimer:
         self._device = device
         self._race = race
         self._samples: list[_Sample] = []
-        race.budget.timers.add(self)
 
     @property
     def pending(self) -> set[int]:
@@ -77,6 +76,7 @@ class CallTimer:
         host_ms = 1000 * (perf_counter() - begin)
         end = self._device.record_event(stream)
         self._samples.append(_Sample(index, is_first, runs, untimed_runs, start, end, host_ms))
+        self._race.budget.timers.add(self)
 
     def collect(self) -> None:
         """Pass the times of the runs that have ended to the race."""
@@ -92,6 +92,8 @@ class CallTimer:
                     is_first=sample.is_first,
                     host_ms=sample.host_ms / sample.runs,
                 )
+        if not self._samples:
+            self._race.budget.timers.discard(self)
 
 
 class Candidates(Iterator[AlgorithmResult], Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Protocol
@@ -13,11 +13,7 @@ class Timer(Protocol):
     """What times trials on the device."""
 
     def collect(self) -> None:
-        """Note the times of the trials that have ended."""
-
-    @property
-    def pending(self) -> Collection[int]:
-        """The candidates whose trials have not ended."""
+        """Note the times of the trials that have ended, and leave `timers` if all have."""
 
 
 class TrialBudget:
@@ -29,7 +25,7 @@ class TrialBudget:
     Attributes
     ----------
     timers : WeakSet of Timer
-        Those that time the trials of all races with this budget.
+        Those whose last trials have not ended, of all races with this budget.
     """
 
     def __init__(self) -> None:
@@ -46,10 +42,9 @@ class TrialBudget:
             return True
         if self._spent_s > share * (perf_counter() - self._begin):
             return False
-        for timer in self.timers:
+        for timer in list(self.timers):
             timer.collect()
-        is_pending = any(timer.pending for timer in self.timers)
-        return not is_pending and self._spent_s <= share * (perf_counter() - self._begin)
+        return not self.timers and self._spent_s <= share * (perf_counter() - self._begin)
 
     def spend(self, ms: float) -> None:
         """Add the time of a trial."""

@@ -23,6 +23,7 @@ from cudnnlite.bench.lists import attention_problem
 from cudnnlite.bench.networks import network_names, network_problems
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.problems.results import DATABASE, HEURISTIC
 from cudnnlite.search import database as database_module
 from cudnnlite.search.database import (
@@ -365,6 +366,31 @@ def test_choices_are_added_to_those_that_are_installed(
     install(gpu, tmp_path, CONVERTED)
     assert read_database(target).find(PROBLEM) == CONVERTED
     assert len(read_database(target)) == 2
+
+
+def test_a_whole_networks_plans_are_kept(
+    gpu: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tuner's plan has two keys; training ResNet-50 has 69 problems."""
+    database = new_database(gpu)
+    sizes = range(10, 160)
+    for size in sizes:
+        database.put(similar(size), dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA))
+    write_database(database, tmp_path / "source.json")
+    install_database(tmp_path / "source.json")
+    prepare, plans = ConvolutionPlan.prepare, []
+
+    def counted(plan: ConvolutionPlan) -> ConvolutionPlan:
+        plans.append(plan.choice)
+        return prepare(plan)
+
+    monkeypatch.setattr(ConvolutionPlan, "prepare", counted)
+    with dnn.Handle(gpu) as handle, dnn.autotuned(handle, cache=":memory:", incremental=True):
+        w = handle.full(W.shape, 1)
+        for _ in range(2):
+            for size in sizes:
+                dnn.convolution_forward(handle, handle.empty((2, 4, size, 8)), w, CONV)
+        assert len(plans) == len(sizes)
 
 
 # ---------------------------------------------------------------- recording

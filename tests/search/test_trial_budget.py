@@ -78,26 +78,25 @@ def test_a_race_waits_until_trials_have_their_share(clock: Clock) -> None:
 class LateTimer:
     """A timer whose trials end when it is told so."""
 
-    def __init__(self) -> None:
-        self.pending = {1}
+    def __init__(self, budget: TrialBudget) -> None:
+        self.budget = budget
         self.has_ended = False
+        budget.timers.add(self)
 
     def collect(self) -> None:
         if self.has_ended:
-            self.pending.clear()
+            self.budget.timers.discard(self)
 
 
 def test_no_trial_begins_before_the_time_of_the_last_one_is_known(clock: Clock) -> None:
     budget = TrialBudget()
-    timer = LateTimer()
-    budget.timers.add(timer)
+    timer = LateTimer(budget)
     clock.seconds += 10.0
     assert not budget.allows(0.5)
     assert budget.allows(1.0)
     timer.has_ended = True
     assert budget.allows(0.5)
-    lost = LateTimer()
-    budget.timers.add(lost)
+    lost = LateTimer(budget)
     assert not budget.allows(0.5)
     del lost  # its plan was closed
     assert budget.allows(0.5)
