@@ -171,6 +171,19 @@ def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
     return next(iter(ranked(usable)), None)
 
 
+def _with_installed(database: Database, target: Path) -> Database:
+    """Return a database with the rows of an installed file that it lacks."""
+    if not target.exists():
+        return database
+    try:
+        families = read_database(target).families
+    except ArgumentError:  # of another format, which no call uses
+        return database
+    for family, rows in database.families.items():
+        families.setdefault(family, {}).update(rows)
+    return replace(database, families=families)
+
+
 def install_database(source: Path) -> Path:
     """Add a database's choices to those in the folder where they are looked up; return the file.
 
@@ -183,10 +196,5 @@ def install_database(source: Path) -> Path:
     if folder is None:
         raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
     target = folder / file_name_of(database)
-    if target.exists():
-        installed = read_database(target)
-        for family, rows in database.families.items():
-            installed.families.setdefault(family, {}).update(rows)
-        database = replace(database, families=installed.families)
-    write_database(database, target)
+    write_database(_with_installed(database, target), target)
     return target

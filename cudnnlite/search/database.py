@@ -327,7 +327,7 @@ def _read(device: Device, setting: str) -> Database | None:
     merged = Database(facts.name, facts.compute_capability, version)
     databases = [
         database
-        for path in _files(folder)
+        for path in database_files(folder)
         for database in _usable(path, facts.compute_capability, version)
     ]
     databases.sort(key=lambda database: database.gpu == facts.name)
@@ -337,7 +337,7 @@ def _read(device: Device, setting: str) -> Database | None:
     return merged if len(merged) else None
 
 
-def _files(folder: Path) -> list[Path]:
+def database_files(folder: Path) -> list[Path]:
     """Return the files that come along, and then those that were installed."""
     files: list[Path] = []
     for place in (SHIPPED, folder):

@@ -366,6 +366,9 @@ def test_choices_are_added_to_those_that_are_installed(
     install(gpu, tmp_path, CONVERTED)
     assert read_database(target).find(PROBLEM) == CONVERTED
     assert len(read_database(target)) == 2
+    target.write_text(target.read_text().replace('"format": 2', '"format": 1'))
+    install(gpu, tmp_path, ENGINE)
+    assert len(read_database(target)) == 1
 
 
 def test_a_whole_networks_plans_are_kept(

@@ -1,0 +1,54 @@
+"""Check of the database of choices: whether its rows are used on this machine's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cudnnlite.autotune.database import read_database
+from cudnnlite.doctor.finding import NOTE, OK, WARNING, Finding
+from cudnnlite.doctor.probe import Probe
+from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.search.database import (
+    Database,
+    current_setting,
+    database_files,
+    parse_setting,
+    version_of,
+)
+from cudnnlite.texts import counted
+
+_HOW_TO_RECORD = "cudnnlite cache record FILE --list all, and --install"
+
+
+def judge_database(probe: Probe) -> Iterator[Finding]:
+    """Report how many choices are used here; nothing without a GPU, which alone uses them."""
+    folder = parse_setting(current_setting())
+    cudnn_number = probe.step("library").get("number", 0)
+    capabilities = {capability for _, capability, *_ in probe.step("cuda").get("devices", ())}
+    if folder is None or not cudnn_number or not capabilities:
+        return
+    databases: list[Database] = []
+    for path in database_files(folder):
+        try:
+            databases.append(read_database(path))
+        except (ArgumentError, TuningCacheError) as error:
+            yield Finding("database.file", WARNING, str(error), "remove it, or record it again")
+    version = version_of(cudnn_number)
+    used = [
+        database
+        for database in databases
+        if database.cudnn == version and database.compute_capability in capabilities
+    ]
+    here = f"cuDNN {version} and compute capability {', '.join(sorted(capabilities))}"
+    if used:
+        count = counted(sum(map(len, used)), "choice")
+        yield Finding("database.use", OK, f"{count} of the database for {here}")
+        return
+    origins = {
+        f"cuDNN {database.cudnn} and compute capability {database.compute_capability}": None
+        for database in databases
+    }
+    text = f"no choice of the database is for {here}"
+    if origins:
+        text += f"; they are for {', '.join(origins)}"
+    yield Finding("database.use", NOTE, text, _HOW_TO_RECORD)
