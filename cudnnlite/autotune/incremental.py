@@ -57,10 +57,10 @@ from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 
 # The most unfinished races that are remembered.  A plan that is made again continues its race.
 MOST_RACES = 1024
-# The number of the database's winners that are tried between two other candidates.  Of 980
+# The number of the database's winners that are tried between two other candidates.  Of 1157
 # convolutions and gradients of networks on an H100, with the winners of one half for the other
-# half, the best of the first eight candidates took the device 1.014 times as long as the best of
-# all.  It was 1.030 times without winners, and 1.016 with all winners first.
+# half, the best of the first eight candidates took the device 1.011 times as long as the best of
+# all, and 1.031 times without winners (tools/benchmarks/candidate_order.py).
 _WINNERS_PER_CANDIDATE = 2
 # The most winners that are looked at; cuDNN may have none of them for a problem.
 _MOST_WINNERS = 16
@@ -246,7 +246,7 @@ class _PlanCandidates(NonCopyable, ABC):
     def _ordered(self) -> Generator[AlgorithmResult, None, None]:
         """Yield the candidates, the likely ones first, and some twice."""
         with closing(self._read()) as rows, closing(self._winners()) as winners:
-            yield from _interleaved(winners, rows)
+            yield from interleaved(winners, rows)
 
     def _winners(self) -> Generator[AlgorithmResult, None, None]:
         """Yield the choices of the database for similar problems, the most frequent ones first."""
@@ -425,7 +425,7 @@ class _GraphCandidates(_PlanCandidates):
             return None if rules.why_excluded(configuration, row) else row
 
 
-def _interleaved(
+def interleaved(
     winners: Iterator[AlgorithmResult], rows: Iterator[AlgorithmResult]
 ) -> Iterator[AlgorithmResult]:
     """Yield one row, then some winners, and so on; each is read when it is asked for."""

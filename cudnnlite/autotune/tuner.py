@@ -35,7 +35,9 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import alignment_of, use
+from cudnnlite.plans.plan import Plan
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA, FILTER
@@ -671,7 +673,10 @@ def search_of(problem: Any) -> Search:
     if isinstance(problem, Problem) and problem.operation in SEARCHES:
         return SEARCHES[problem.operation]
     names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
-    raise ArgumentError(f"problem={shown(problem)} cannot be tuned; allowed: {names}")
+    hint = ""
+    if isinstance(problem, Plan):
+        hint = "; plan.graph can" if isinstance(problem, GraphPlan) else "; plan.problem can"
+    raise ArgumentError(f"problem={shown(problem)} cannot be tuned{hint}; allowed: {names}")
 
 
 def _is_useful(table: AlgorithmTable) -> bool:

@@ -87,7 +87,7 @@ class Database:
         name = family_of(problem)
         if name not in self._winners:
             rows = map(row_from_plain, self.families.get(name, {}).values())
-            self._winners[name] = _most_frequent(rows)
+            self._winners[name] = most_frequent(rows)
         return self._winners[name]
 
     def to_json(self) -> str:
@@ -122,7 +122,7 @@ class Database:
 _FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
 
 
-def _most_frequent(rows: Iterable[AlgorithmResult]) -> tuple[AlgorithmResult, ...]:
+def most_frequent(rows: Iterable[AlgorithmResult]) -> tuple[AlgorithmResult, ...]:
     """Return the different candidates of rows, the most frequent ones first."""
     choices: dict[object, AlgorithmResult] = {}
     wins: Counter[object] = Counter()

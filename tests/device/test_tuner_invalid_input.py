@@ -208,6 +208,23 @@ def test_what_is_no_problem(bench: Bench, method: str, name: str) -> None:
     refuses(dnn.ArgumentError, message, lambda: getattr(bench.tuner, method)(PROBLEMS[name]))
 
 
+def test_a_plan_is_no_problem_but_has_one(bench: Bench) -> None:
+    handle = bench.tuner.handle
+    with dnn.convolution_forward.plan(handle, dnn.TensorSpec(X), dnn.FilterSpec(W)) as plan:
+        refuses(
+            dnn.ArgumentError,
+            r"cannot be tuned; plan\.problem can; allowed",
+            lambda: bench.tuner.tune(plan),
+        )
+    a = handle.full((1, 16, 16), 1, "float16")
+    with dnn.matmul.plan(handle, a, a) as plan:
+        refuses(
+            dnn.ArgumentError,
+            r"cannot be tuned; plan\.graph can; allowed",
+            lambda: bench.tuner.tune(plan),
+        )
+
+
 @pytest.mark.parametrize("method", ["tune", "choose"])
 def test_an_empty_batch(bench: Bench, method: str) -> None:
     empty = convolution_forward.problem(dnn.TensorSpec((0, *X[1:])), dnn.FilterSpec(W))

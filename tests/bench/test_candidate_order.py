@@ -1,0 +1,81 @@
+"""tools/record/candidates.py and tools/benchmarks/candidate_order.py: files, choices and orders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.autotune.database import read_database, write_database
+from cudnnlite.search.database import Database, digest_of, family_of, row_to_plain
+from cudnnlite.search.timing_policy import TimingPolicy
+from tools.benchmarks.candidate_order import by_rank, orders, run_race, with_winners
+from tools.record.candidates import Measured, line_of, policy_for, put_choices, read
+
+FMA = dnn.MathType.FMA
+PROBLEM = dnn.convolution_forward.problem(
+    dnn.TensorSpec((1, 4, 6, 5)), dnn.FilterSpec((3, 4, 3, 3))
+)
+
+
+def row(engine, time_ms, rank=None, call_us=None):
+    return dnn.AlgorithmResult(
+        dnn.Engine(engine), FMA, time_ms=time_ms, spread_ms=0.0, heuristic=rank, call_us=call_us
+    )
+
+
+def test_a_line_has_what_was_measured(tmp_path):
+    with dnn.Handle("emulated") as handle:
+        table = dnn.Tuner(handle, ":memory:", policy_for(PROBLEM)).tune(PROBLEM)
+    file = tmp_path / "times.jsonl"
+    file.write_text(line_of(PROBLEM, table) + "\n")
+    (measured,) = read([file])
+    assert (measured.digest, measured.family) == (digest_of(PROBLEM), family_of(PROBLEM))
+    expected = [entry for entry in table if entry.ok and entry.time_ms is not None]
+    assert expected
+    for ours, other in zip(measured.rows, expected, strict=True):
+        assert (ours.algorithm, ours.time_ms, ours.heuristic, ours.call_us) == (
+            other.algorithm,
+            other.time_ms,
+            other.heuristic,
+            other.call_us,
+        )
+    assert all(isinstance(entry.algorithm, dnn.Engine) for entry in measured.rows)
+
+
+def test_choices_are_those_of_a_recording(tmp_path):
+    rows = [row(0, 0.010, 0, 12.0), row(1, 0.008, 1, 14.0), row(2, 0.007, 2, 90.0)]
+    plain = [[row_to_plain(r), r.heuristic, r.time_ms, 0.0, r.call_us, None] for r in rows]
+    file = tmp_path / "times.jsonl"
+    file.write_text(json.dumps([digest_of(PROBLEM), family_of(PROBLEM), plain]) + "\n")
+    target = tmp_path / "database.json"
+    write_database(Database("a", "9.0", "9.19"), target)
+    put_choices([file], target)
+    assert read_database(target).find(PROBLEM).algorithm == dnn.Engine(1)
+
+
+def test_winners_take_turns_with_the_heuristics_order():
+    rows = [row(5, 1.0), *(row(engine, 1.0, rank) for rank, engine in enumerate((9, 8, 7, 6)))]
+    winners = [row(5, 0.1), row(4, 0.1), row(6, 0.1), row(7, 0.1)]
+    engines = [entry.algorithm.index for entry in with_winners(rows, winners)]
+    assert engines == [9, 5, 6, 8, 7]
+    assert [entry.algorithm.index for entry in by_rank(rows)] == [9, 8, 7, 6]
+
+
+def test_each_half_has_the_winners_of_the_other():
+    slow_first = [row(0, 1.0, 0), row(1, 0.9, 1), row(2, 0.8, 2), row(3, 0.5, 3)]
+    problems = [Measured(str(number), "family", tuple(slow_first)) for number in range(4)]
+    for ranked, ordered, least_ms in orders(problems):
+        assert least_ms == 0.5
+        assert ranked[1].algorithm.index == 1
+        assert ordered[1].algorithm.index == 3
+
+
+@pytest.mark.parametrize(("losers", "winner_ms"), [(2, 1.0), (3, 0.5)])
+def test_a_race_over_recorded_times(losers, winner_ms):
+    rows = [row(0, 1.0), row(1, 2.0), row(2, 2.0), row(3, 0.5)]
+    timing = TimingPolicy(real_losers=losers, real_sample_ms=0.0)
+    ms, count, spent_ms = run_race(rows, timing)
+    assert (ms, count) == (winner_ms, 1 + losers)
+    assert spent_ms >= 2 * (1.0 + 2.0 * 2)
