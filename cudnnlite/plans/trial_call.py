@@ -192,18 +192,14 @@ class TrialCall(NonCopyable):
             return
         with self._race.budget.spending():
             turn = self._next_turn()
-            has_result = turn is not None and self._try(turn, stream)
-        if has_result:
-            return
-        if turn is None:
-            # If the device has done all earlier runs, the other candidates may be closed.
-            may_settle = self._has_ended and not self._timer.pending
-            self._run_leader(stream)
-            if self._race.winner is not None and may_settle:
-                with self._race.budget.spending():
-                    self._settle(self._race.winner)
-        else:
-            self._run_leader(stream)
+            if turn is not None and self._try(turn, stream):
+                return
+        # If the device has done all earlier runs, the other candidates may be closed.
+        may_settle = turn is None and self._has_ended and not self._timer.pending
+        self._run_leader(stream)
+        if self._race.winner is not None and may_settle:
+            with self._race.budget.spending():
+                self._settle(self._race.winner)
 
     def _next_turn(self) -> Turn | None:
         """Return the candidate that this call runs; None for the leader."""
