@@ -399,11 +399,14 @@ class Tuner(Closable):
     def _remember_race(self, key: TuningKey, table: AlgorithmTable) -> None:
         """Remember the result of a race in real calls, unless this tuner was closed meanwhile.
 
-        There is no warning of candidates that failed: the log says so, and no call is disturbed.
+        The result of a search that was made meanwhile stays: a search measures more.  There is no
+        warning of candidates that failed: the log says so, and no call is disturbed.
         """
         if self._is_closed:
             return
         self.measured += 1
+        if self._look_up(key) is not None:
+            return
         if any(row.transient for row in table):
             self._tables[key] = table
         else:

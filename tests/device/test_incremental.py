@@ -809,6 +809,21 @@ def test_the_choice_is_remembered_with_how_it_was_found(
         assert f"chosen by {CACHE}" in str(plan.choice)
 
 
+def test_the_result_of_a_search_is_not_replaced(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+) -> None:
+    """A search measures more than the calls of a plan that goes on."""
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        check(case, plan(case.x, case.w))
+        searched = tuner.tune(plan.problem)
+        while isinstance(plan._prepared, TrialCall):
+            check(case, plan(case.x, case.w))
+        assert plan.choice.source == REAL_CALLS
+        assert "real calls" not in tuner.tune(plan.problem).timing
+        assert len(tuner.tune(plan.problem)) == len(searched)
+    check(case, case.run())
+
+
 def test_a_choice_is_saved_to_a_folder(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device = pretend_device(monkeypatch)
     with dnn.Handle(device) as handle:
