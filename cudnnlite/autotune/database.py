@@ -19,11 +19,13 @@ from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, TuningCacheError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import ranked
 from cudnnlite.search.database import (
     Database,
     current_setting,
     file_name_of,
+    merged_families,
     parse_setting,
     version_of,
 )
@@ -134,18 +136,25 @@ def _continued(path: Path, database: Database) -> Database:
 def recorded_choice(tuner: Tuner, problem: Problem, free_bytes: int) -> AlgorithmResult:
     """Measure a problem, and return the choice for the database; ArgumentError if there is none.
 
-    A candidate that failed for lack of memory may be the best one.  If it fits `free_bytes`, it may
-    be measured another time, and there is no choice now.
+    `free_bytes` is the device's memory that was free before.
     """
     table = tuner.tune(problem)
-    operand_bytes = sum(spec.nbytes for spec in problem.specs.values())
-    for row in table:
-        if row.transient and operand_bytes + row.workspace <= free_bytes:
-            raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
+    refuse_incomplete(table, problem, free_bytes)
     choice = best_on_any_host([*table])
     if choice is None:
         raise ArgumentError("no candidate works")
     return choice
+
+
+def refuse_incomplete(table: AlgorithmTable, problem: Problem, free_bytes: int) -> None:
+    """Raise ArgumentError if a candidate failed that may be the best another time.
+
+    That is one for which memory was lacking, though it fits what was free before.
+    """
+    operand_bytes = sum(spec.nbytes for spec in problem.specs.values())
+    for row in table:
+        if row.transient and operand_bytes + row.workspace <= free_bytes:
+            raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
 
 
 def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
@@ -175,13 +184,7 @@ def _with_installed(database: Database, target: Path) -> Database:
     """Return a database with the rows of an installed file that it lacks."""
     if not target.exists():
         return database
-    try:
-        families = read_database(target).families
-    except ArgumentError:  # of another format, which no call uses
-        return database
-    for family, rows in database.families.items():
-        families.setdefault(family, {}).update(rows)
-    return replace(database, families=families)
+    return replace(database, families=merged_families([read_database(target), database]))
 
 
 def install_database(source: Path) -> Path:
@@ -189,7 +192,7 @@ def install_database(source: Path) -> Path:
 
     Earlier choices stay for the problems that `source` has none for.
 
-    ArgumentError if the file is no database, or if `CUDNNLITE_DATABASE` is "off".
+    ArgumentError if one of the two files is no database, or if `CUDNNLITE_DATABASE` is "off".
     """
     database = read_database(source)
     folder = parse_setting(current_setting())

@@ -63,7 +63,7 @@ MOST_RACES = 1024
 # all, and 1.031 times without winners (tools/benchmarks/candidate_order.py).
 _WINNERS_PER_CANDIDATE = 2
 # The most winners that are looked at; cuDNN may have none of them for a problem.
-_MOST_WINNERS = 16
+MOST_WINNERS = 16
 # The number of candidates in the operands' own layout that come before those in other layouts.  It
 # is usually the plan's own choice.
 _BEFORE_CONVERSIONS = 1
@@ -247,13 +247,18 @@ class _PlanCandidates(NonCopyable, ABC):
         """Yield the candidates, the likely ones first, and some twice."""
         with closing(self._read()) as rows, closing(self._winners()) as winners:
             yield from interleaved(winners, rows)
+        yield from self._unlikely()
+
+    def _unlikely(self) -> Iterable[AlgorithmResult]:
+        """Return candidates that seldom win, which come last."""
+        return ()
 
     def _winners(self) -> Generator[AlgorithmResult, None, None]:
         """Yield the choices of the database for similar problems, the most frequent ones first."""
         database = database_of(self._handle.device)
         if database is None:
             return
-        for winner in database.winners(self._problem)[:_MOST_WINNERS]:
+        for winner in database.winners(self._problem)[:MOST_WINNERS]:
             row = self._candidate_like(winner)
             if row is not None:
                 yield row
@@ -304,16 +309,13 @@ class _ConvolutionCandidates(_PlanCandidates):
         return plan._with_candidate(row, self._graphs.get(row.layout))
 
     def _read(self) -> Generator[AlgorithmResult, None, None]:
-        with closing(self._in_own_layout()) as rows:
+        with closing(self._engines(self._problem, "", compiled=self._compiled)) as rows:
             yield from islice(rows, _BEFORE_CONVERSIONS)
             yield from self._converted_engines()
             yield from rows
 
-    def _in_own_layout(self) -> Generator[AlgorithmResult, None, None]:
-        """Yield engines, and then the algorithms of the descriptor call."""
-        with closing(self._engines(self._problem, "", compiled=self._compiled)) as engine_rows:
-            yield from engine_rows
-        yield from self._descriptor_calls
+    def _unlikely(self) -> Iterable[AlgorithmResult]:
+        return self._descriptor_calls
 
     def _converted_engines(self) -> Iterator[AlgorithmResult]:
         """Yield engines that convert operands to another layout, if that may be faster.

@@ -37,7 +37,6 @@ from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import alignment_of, use
-from cudnnlite.plans.plan import Plan
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA, FILTER
@@ -602,7 +601,7 @@ def autotuned(
     repeats short work, up to 64 times.  Each call has its result, whichever candidate it runs.
     Then the fastest one stays, and is saved like any other choice.  Errors are not measured: a
     candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  The calls
-    of plans that are made in the block try candidates, too, also behind its end.
+    of plans that are made in the block try candidates, too, and go on after the block.
     `TimingPolicy.real_share` limits the time that this takes.
 
     Parameters
@@ -677,8 +676,11 @@ def search_of(problem: Any) -> Search:
         return SEARCHES[problem.operation]
     names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
     hint = ""
-    if isinstance(problem, Plan):
-        hint = "; plan.graph can" if isinstance(problem, GraphPlan) else "; plan.problem can"
+    problem_of_plan = getattr(problem, "problem", None)
+    if isinstance(problem, GraphPlan):
+        hint = "; plan.graph can"
+    elif isinstance(problem_of_plan, Problem) and problem_of_plan.operation in SEARCHES:
+        hint = "; plan.problem can"
     raise ArgumentError(f"problem={shown(problem)} cannot be tuned{hint}; allowed: {names}")
 
 

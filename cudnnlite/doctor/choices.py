@@ -12,6 +12,7 @@ from cudnnlite.search.database import (
     Database,
     current_setting,
     database_files,
+    merged_families,
     parse_setting,
     version_of,
 )
@@ -34,21 +35,23 @@ def judge_database(probe: Probe) -> Iterator[Finding]:
         except (ArgumentError, TuningCacheError) as error:
             yield Finding("database.file", WARNING, str(error), "remove it, or record it again")
     version = version_of(cudnn_number)
-    used = [
-        database
-        for database in databases
-        if database.cudnn == version and database.compute_capability in capabilities
-    ]
-    here = f"cuDNN {version} and compute capability {', '.join(sorted(capabilities))}"
-    if used:
-        count = counted(sum(map(len, used)), "choice")
-        yield Finding("database.use", OK, f"{count} of the database for {here}")
-        return
     origins = {
         f"cuDNN {database.cudnn} and compute capability {database.compute_capability}": None
         for database in databases
     }
-    text = f"no choice of the database is for {here}"
-    if origins:
-        text += f"; they are for {', '.join(origins)}"
-    yield Finding("database.use", NOTE, text, _HOW_TO_RECORD)
+    for capability in sorted(capabilities):
+        here = f"cuDNN {version} and compute capability {capability}"
+        used = [
+            database
+            for database in databases
+            if (database.cudnn, database.compute_capability) == (version, capability)
+        ]
+        num_rows = sum(map(len, merged_families(used).values()))
+        if num_rows:
+            text = f"{counted(num_rows, 'choice')} of the database for {here}"
+            yield Finding("database.use", OK, text)
+            continue
+        text = f"no choice of the database is for {here}"
+        if origins:
+            text += f"; they are for {', '.join(origins)}"
+        yield Finding("database.use", NOTE, text, _HOW_TO_RECORD)

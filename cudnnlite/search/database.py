@@ -324,17 +324,24 @@ def _read(device: Device, setting: str) -> Database | None:
     if not facts.compute_capability:
         return None
     version = version_of(int(device.api.cudnnGetVersion()))
-    merged = Database(facts.name, facts.compute_capability, version)
     databases = [
         database
         for path in database_files(folder)
         for database in _usable(path, facts.compute_capability, version)
     ]
     databases.sort(key=lambda database: database.gpu == facts.name)
+    families = merged_families(databases)
+    merged = Database(facts.name, facts.compute_capability, version, families=families)
+    return merged if len(merged) else None
+
+
+def merged_families(databases: Iterable[Database]) -> dict[str, dict[str, Row]]:
+    """Return the rows of several databases; for a problem that several have, those of the last."""
+    families: dict[str, dict[str, Row]] = {}
     for database in databases:
         for family, rows in database.families.items():
-            merged.families.setdefault(family, {}).update(rows)
-    return merged if len(merged) else None
+            families.setdefault(family, {}).update(rows)
+    return families
 
 
 def database_files(folder: Path) -> list[Path]:

@@ -154,6 +154,11 @@ class Race:
         return min(tied, key=lambda index: self.runners[index].row.workspace, default=0)
 
     @property
+    def is_overspent(self) -> bool:
+        """Whether the race goes on, but trials took more than their share of the time."""
+        return self.winner is None and self.budget.is_overspent(self._timing.real_share)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the race goes on, but no trial may begin now: see `TrialBudget.allows`."""
         return self.winner is None and not self.budget.allows(self._timing.real_share)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import inf, isnan
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, integer, real_number
 from cudnnlite.errors import ArgumentError
 
 _MOST = 1 << 62
+_LONGEST = 1e9
+# The counts without which there is no sample.
+_AT_LEAST_ONE = ("rounds", "least_rounds", "most_repeats", "most_calls", "random_values")
+# Limits that are never reached if they are infinite; others are divided or rounded.
+_MAY_BE_INFINITE = ("give_up", "close", "may_win", "most_seconds")
 
 
 class TimingPolicy(NamedTuple):
@@ -83,16 +88,19 @@ ONE_LOOK = TimingPolicy(
 
 def parse_timing(value: Any) -> TimingPolicy:
     """Return a `TimingPolicy`; ArgumentError for anything else, and for fields out of range."""
-    hint = "handle.timing._replace(rounds=1) is one"
+    hint = "; handle.timing._replace(rounds=1) is one"
     timing = instance_of(value, TimingPolicy, "timing", hint)
     for name, default in DEFAULT_TIMING._asdict().items():
-        field = getattr(timing, name)
+        field, argument = getattr(timing, name), f"timing.{name}"
         if isinstance(default, int):
-            integer(field, f"timing.{name}", 0, _MOST)
+            integer(field, argument, int(name in _AT_LEAST_ONE), _MOST)
             continue
-        number = real_number(field, f"timing.{name}")
-        most = 1.0 if name == "real_share" else float("inf")
+        number = real_number(field, argument)
+        most, allowed = inf, "numbers from 0"
+        if name == "real_share":
+            most, allowed = 1.0, "numbers from 0 to 1"
+        elif name not in _MAY_BE_INFINITE:
+            most, allowed = _LONGEST, f"numbers from 0 to {_LONGEST:g}"
         if isnan(number) or not 0 <= number <= most:
-            allowed = "numbers from 0 to 1" if name == "real_share" else "numbers from 0"
-            raise ArgumentError(f"timing.{name}={number:g}; allowed: {allowed}")
+            raise ArgumentError(f"{argument}={number:g}; allowed: {allowed}")
     return timing

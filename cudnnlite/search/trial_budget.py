@@ -33,18 +33,22 @@ class TrialBudget:
         self._begin = perf_counter()
         self._spent_s = 0.0
 
+    def is_overspent(self, share: float) -> bool:
+        """Return whether the trials whose times are known took more than this share of the time."""
+        return share < 1 and self._spent_s > share * (perf_counter() - self._begin)
+
     def allows(self, share: float) -> bool:
-        """Return whether another trial may begin.
+        """Return whether another trial may begin; asks the device for the times of the last ones.
 
         It may if trials took at most this share of the time, and if the times of all are known.
         """
         if share >= 1:
             return True
-        if self._spent_s > share * (perf_counter() - self._begin):
+        if self.is_overspent(share):
             return False
         for timer in list(self.timers):
             timer.collect()
-        return not self.timers and self._spent_s <= share * (perf_counter() - self._begin)
+        return not self.timers and not self.is_overspent(share)
 
     def spend(self, ms: float) -> None:
         """Add the time of a trial."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import pytest
@@ -11,7 +12,16 @@ from cudnnlite.autotune.database import read_database, write_database
 from cudnnlite.search.database import Database, digest_of, family_of, row_to_plain
 from cudnnlite.search.timing_policy import TimingPolicy
 from tools.benchmarks.candidate_order import by_rank, orders, run_race, with_winners
-from tools.record.candidates import Measured, line_of, policy_for, put_choices, read
+from tools.record.candidates import (
+    Measured,
+    line_of,
+    measure,
+    origin_of,
+    policy_for,
+    problems_to_measure,
+    put_choices,
+    read,
+)
 
 FMA = dnn.MathType.FMA
 PROBLEM = dnn.convolution_forward.problem(
@@ -29,7 +39,7 @@ def test_a_line_has_what_was_measured(tmp_path):
     with dnn.Handle("emulated") as handle:
         table = dnn.Tuner(handle, ":memory:", policy_for(PROBLEM)).tune(PROBLEM)
     file = tmp_path / "times.jsonl"
-    file.write_text(line_of(PROBLEM, table) + "\n")
+    file.write_text("{}\n" + 2 * (line_of(PROBLEM, table) + "\n"))
     (measured,) = read([file])
     assert (measured.digest, measured.family) == (digest_of(PROBLEM), family_of(PROBLEM))
     expected = [entry for entry in table if entry.ok and entry.time_ms is not None]
@@ -48,11 +58,34 @@ def test_choices_are_those_of_a_recording(tmp_path):
     rows = [row(0, 0.010, 0, 12.0), row(1, 0.008, 1, 14.0), row(2, 0.007, 2, 90.0)]
     plain = [[row_to_plain(r), r.heuristic, r.time_ms, 0.0, r.call_us, None] for r in rows]
     file = tmp_path / "times.jsonl"
-    file.write_text(json.dumps([digest_of(PROBLEM), family_of(PROBLEM), plain]) + "\n")
+    database = Database("a", "9.0", "9.19")
+    line = json.dumps([digest_of(PROBLEM), family_of(PROBLEM), plain])
+    file.write_text(json.dumps(origin_of(database)) + "\n" + line + "\n")
     target = tmp_path / "database.json"
-    write_database(Database("a", "9.0", "9.19"), target)
+    write_database(database, target)
     put_choices([file], target)
     assert read_database(target).find(PROBLEM).algorithm == dnn.Engine(1)
+    write_database(Database("a", "9.0", "9.20"), target)
+    with pytest.raises(SystemExit, match=r"needed: .*9\.20"):
+        put_choices([file], target)
+    assert len(read_database(target)) == 0
+
+
+def test_the_emulated_devices_times_are_not_recorded(tmp_path):
+    arguments = argparse.Namespace(device="emulated", seconds=1.0, which=0, part_of=1)
+    with pytest.raises(dnn.ArgumentError, match="say nothing about a GPU"):
+        measure(tmp_path / "times.jsonl", arguments)
+
+
+def test_a_part_of_the_problems_stays_the_same():
+    first, second = (
+        [digest_of(p) for p in problems_to_measure((), which, 2)] for which in range(2)
+    )
+    assert first
+    assert not set(first) & set(second)
+    known = set(first[:31] + second[:50])
+    assert [digest_of(p) for p in problems_to_measure(known, 0, 2)] == first[31:]
+    assert [digest_of(p) for p in problems_to_measure(known, 1, 2)] == second[50:]
 
 
 def test_winners_take_turns_with_the_heuristics_order():

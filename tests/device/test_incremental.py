@@ -487,22 +487,83 @@ def test_a_winner_of_a_graph(
 
 
 def test_winners_that_cudnn_refuses_leave_nothing(
-    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only some are looked at."""
     problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
     refused = [dnn.AlgorithmResult(dnn.Engine(9000 + n), dnn.MathType.FMA) for n in range(40)]
+    configure, engines = incremental.configure_if_possible, []
+
+    def configured(graph: Any, engine: Any, stack: Any) -> Any:
+        engines.append(engine)
+        return configure(graph, engine, stack)
+
+    monkeypatch.setattr(incremental, "configure_if_possible", configured)
 
     def live_after_all_calls() -> int:
-        with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        with (
+            dnn.autotuned(handle, cache=":memory:", incremental=True),
+            dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+        ):
             while isinstance(plan._prepared, TrialCall):
                 check(case, plan(case.x, case.w))
             return sum(isinstance(item, BackendDescriptor) for item in LIVE)
 
     without = live_after_all_calls()
+    assert engines == []
     set_winners(monkeypatch, problem, *refused)
-    tuner._real_calls._races.clear()  # type: ignore[union-attr]
     # Not one for each of them; another engine may have won.
     assert live_after_all_calls() < without + 8
+    assert engines == [winner.algorithm for winner in refused[: incremental.MOST_WINNERS]]
+
+
+def test_the_beginning_of_trials_takes_its_share(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes plans where the policy excludes the heuristic's choice."""
+    seconds = 0.0
+    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    prepare = ConvolutionPlan.prepare
+
+    def slowly(plan: Any) -> Any:
+        nonlocal seconds
+        seconds += 5.0
+        return prepare(plan)
+
+    monkeypatch.setattr(ConvolutionPlan, "prepare", slowly)
+    handle.timing = handle.timing._replace(real_share=0.3)
+    policy = dnn.TuningPolicy(interface="descriptor")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        assert race_of(plan).is_overspent
+        seconds += 10.0
+        assert not race_of(plan).is_overspent
+
+
+def test_no_event_is_asked_for_while_a_graph_is_recorded(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere a trial may not have ended: in CUDA's global mode a query ends the recording."""
+    handle.timing = TimingPolicy(real_share=0.5)
+    other = Case(handle, (2, 4, 7, 8), W, padding=1, math_type="fma")
+    events = Events(handle, monkeypatch, run_ms=1.0)
+    with (
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+        dnn.convolution_forward.plan(handle, other.x, other.w, other.conv) as recorded,
+    ):
+        check(case, plan(case.x, case.w))
+        assert race_of(plan).calls == 1
+        out = poisoned(handle, other.output_spec)
+        monkeypatch.setattr(handle.device, "is_capturing", lambda stream: True)
+        monkeypatch.setattr(handle.device, "elapsed_between", events.refuse)
+        recorded(other.x, other.w, out=out)
+        monkeypatch.undo()
+        handle.synchronize()
+        check(other, out)
+    vars(other).clear()
 
 
 def test_errors_are_not_measured_in_real_calls(handle: dnn.Handle) -> None:
@@ -681,6 +742,9 @@ class Events:
 
     def reach_all(self) -> None:
         self.reached = len(self.log)
+
+    def refuse(self, start: int, end: int) -> float | None:
+        raise AssertionError("an event was asked for")
 
 
 def test_repeats_behind_a_first_run_are_timed_together(

@@ -545,6 +545,11 @@ def test_timing_is_a_policy_with_fields_in_range():
             ({"real_calls": 2.5}, r"timing\.real_calls=2\.5 is not an integer"),
             ({"real_calls": -1}, r"timing\.real_calls=-1; allowed: 0 to"),
             ({"real_losers": None}, r"timing\.real_losers=None"),
+            ({"rounds": 0}, r"timing\.rounds=0; allowed: 1 to"),
+            (
+                {"real_sample_ms": float("inf")},
+                r"timing\.real_sample_ms=inf; allowed: numbers from",
+            ),
             ({"sample_ms": -0.5}, r"timing\.sample_ms=-0\.5; allowed: numbers from 0"),
         ):
             with pytest.raises(ArgumentError, match=message):
@@ -553,3 +558,21 @@ def test_timing_is_a_policy_with_fields_in_range():
             with pytest.raises(ArgumentError, match="is not a TimingPolicy"):
                 handle.timing = value
         assert handle.timing == before
+
+
+def test_searches_and_calls_take_every_field_at_the_end_of_its_range():
+    problem = dnn.convolution_forward.problem(dnn.TensorSpec(X.shape), dnn.FilterSpec(W.shape))
+    with Handle("emulated") as handle:
+        before = handle.timing
+        x, w = handle.array(X), handle.array(W)
+        for name, value in before._asdict().items():
+            least = 0 if isinstance(value, float) else None
+            for end in (least, 0, 1, float("inf")):
+                try:
+                    handle.timing = before._replace(**{name: end})
+                except ArgumentError:
+                    continue
+                assert dnn.Tuner(handle, ":memory:").tune(problem).best().ok
+                with dnn.autotuned(handle, cache=":memory:", incremental=True):
+                    for _ in range(3):
+                        dnn.convolution_forward(handle, x, w)

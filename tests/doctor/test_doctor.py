@@ -364,6 +364,23 @@ def test_how_many_choices_are_used_here(databases):
     assert finding.text == "1 choice of the database for cuDNN 9.19 and compute capability 9.0"
 
 
+def test_choices_are_counted_once_and_for_each_kind_of_gpu(databases):
+    install_row(databases)
+    (databases / "copy.json").write_text((databases / "9.19.json").read_text())
+    probe_result = probed(
+        library={"number": 91900},
+        cuda={"devices": [("NVIDIA H100", "9.0", "580", "1"), ("NVIDIA A100", "8.0", "580", "2")]},
+    )
+    a100, h100 = choices.judge_database(probe_result)
+    assert a100.verdict is Verdict.NOTE
+    assert a100.text == (
+        "no choice of the database is for cuDNN 9.19 and compute capability 8.0; "
+        "they are for cuDNN 9.19 and compute capability 9.0"
+    )
+    assert h100.verdict is Verdict.OK
+    assert h100.text == "1 choice of the database for cuDNN 9.19 and compute capability 9.0"
+
+
 def test_choices_for_another_cudnn_or_gpu(databases):
     install_row(databases)
     for here in ({"cudnn": 92800}, {"devices": [("NVIDIA A100", "8.0", "580", "GPU-1")]}):

@@ -366,9 +366,11 @@ def test_choices_are_added_to_those_that_are_installed(
     install(gpu, tmp_path, CONVERTED)
     assert read_database(target).find(PROBLEM) == CONVERTED
     assert len(read_database(target)) == 2
-    target.write_text(target.read_text().replace('"format": 2', '"format": 1'))
-    install(gpu, tmp_path, ENGINE)
-    assert len(read_database(target)) == 1
+    other_format = target.read_text().replace('"format": 2', '"format": 3')
+    target.write_text(other_format)
+    with pytest.raises(dnn.ArgumentError, match="format 3; this cudnnlite reads 2"):
+        install(gpu, tmp_path, ENGINE)
+    assert target.read_text() == other_format
 
 
 def test_a_whole_networks_plans_are_kept(

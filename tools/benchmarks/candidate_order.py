@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from cudnnlite.autotune.incremental import interleaved
+from cudnnlite.autotune.incremental import MOST_WINNERS, interleaved
 from cudnnlite.search.database import most_frequent
 from cudnnlite.search.race import Race, identity_of
 from cudnnlite.search.timing_policy import TimingPolicy
@@ -40,7 +40,7 @@ def by_rank(rows):
 
 
 def with_winners(rows, winners):
-    """Return the rows in the order in which real calls try them, each once."""
+    """Return the named rows and the winners in the order of real calls, each once."""
     own = {identity_of(row): row for row in rows}
     known = (own[identity_of(winner)] for winner in winners if identity_of(winner) in own)
     ordered = interleaved(known, iter(by_rank(rows)))
@@ -63,7 +63,7 @@ def orders(problems):
     """Yield (rows by rank, rows with winners, least milliseconds) of each problem."""
     for training, tuned in halves(problems):
         fastest = [min(measured.rows, key=lambda row: row.time_ms) for measured in training]
-        winners = most_frequent(fastest)
+        winners = most_frequent(fastest)[:MOST_WINNERS]
         for measured in tuned:
             least_ms = min(row.time_ms for row in measured.rows)
             yield by_rank(measured.rows), with_winners(measured.rows, winners), least_ms

@@ -6,7 +6,9 @@
 The first command measures problems that neither the file nor the shipped database has, those of
 families with few choices first, and adds a line for each.  `--which` is the part of the problems
 that this process measures, so that each GPU has its own.  The second command measures nothing: it
-puts the choice of each line into a database, as `cudnnlite cache record` would.
+puts the choice of each line into a database of the same GPU and cuDNN.  `cudnnlite cache record`
+chooses alike, but has more candidates: see `policy_for`.  The first line of a file says on what it
+was measured.
 
 `tools/benchmarks/candidate_order.py` says by these times in which order to try candidates.
 """
@@ -23,7 +25,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cudnnlite as dnn
-from cudnnlite.autotune.database import best_on_any_host, read_database, write_database
+from cudnnlite.autotune.database import (
+    best_on_any_host,
+    new_database,
+    read_database,
+    refuse_incomplete,
+    write_database,
+)
 from cudnnlite.bench.networks import network_problems
 from cudnnlite.search.database import (
     SHIPPED,
@@ -69,12 +77,26 @@ def line_of(problem, table):
     return json.dumps([digest_of(problem), family_of(problem), rows], separators=(",", ":"))
 
 
-def read(paths):
-    """Yield what was measured, from the files of several processes."""
+def origin_of(database):
+    """Return a file's first line: what the times were measured on."""
+    return {"gpu": database.gpu, "capability": database.compute_capability, "cudnn": database.cudnn}
+
+
+def read(paths, origin=None):
+    """Yield what was measured, each problem once, from the files of several processes.
+
+    SystemExit if a file is not of `origin`, if that is given.
+    """
+    digests = set()
     for path in paths:
-        for line in Path(path).read_text(encoding="utf-8").splitlines():
+        head, *lines = Path(path).read_text(encoding="utf-8").splitlines()
+        if origin is not None and json.loads(head) != origin:
+            raise SystemExit(f"{path} is of {head}; needed: {origin}")
+        for line in lines:
             digest, family, rows = json.loads(line)
-            yield Measured(digest, family, tuple(map(_row_of, rows)))
+            if digest not in digests:
+                digests.add(digest)
+                yield Measured(digest, family, tuple(map(_row_of, rows)))
 
 
 def _row_of(plain):
@@ -82,8 +104,11 @@ def _row_of(plain):
     return replace(row_from_plain(row), **dict(zip(TIMES, times, strict=True)))
 
 
-def problems_to_measure(known):
-    """Return the problems without a choice, those of families with few choices first."""
+def problems_to_measure(known, which, part_of):
+    """Return the unknown problems of a part of those that no shipped database has.
+
+    Those of families with few choices come first.
+    """
     shipped = [read_database(path) for path in SHIPPED.glob("*.json")]
     sizes = Counter()
     for database in shipped:
@@ -92,43 +117,45 @@ def problems_to_measure(known):
     problems = [
         problem
         for problem in network_problems()
-        if digest_of(problem) not in known
-        and not any(database.find(problem) for database in shipped)
+        if not any(database.find(problem) for database in shipped)
     ]
-    return sorted(problems, key=lambda problem: sizes[family_of(problem)])
+    # A part is the same when the process starts again, whatever was measured before.
+    ordered = sorted(problems, key=lambda problem: sizes[family_of(problem)])
+    return [problem for problem in ordered[which::part_of] if digest_of(problem) not in known]
 
 
 def measure(path, arguments):
     """Measure problems until the time is up, and add a line for each."""
     begin = time.perf_counter()
-    known = {measured.digest for measured in read([path])} if path.exists() else set()
-    problems = problems_to_measure(known)[arguments.which :: arguments.part_of]
     num_new = 0
-    with dnn.Handle(arguments.device) as handle, path.open("a", encoding="utf-8") as file:
+    with dnn.Handle(arguments.device) as handle:
+        origin = origin_of(new_database(handle.device))
+        if not path.exists():
+            path.write_text(json.dumps(origin) + "\n", encoding="utf-8")
+        known = {measured.digest for measured in read([path], origin)}
+        problems = problems_to_measure(known, arguments.which, arguments.part_of)
+        free_bytes, _ = handle.device.memory_info()
         handle.timing = handle.timing._replace(**TIMING)
         for problem in problems:
             if time.perf_counter() - begin > arguments.seconds:
                 break
-            tuner = dnn.Tuner(handle, ":memory:", policy_for(problem))
             try:
-                table = tuner.tune(problem)
+                table = dnn.Tuner(handle, ":memory:", policy_for(problem)).tune(problem)
+                refuse_incomplete(table, problem, free_bytes)
             except (dnn.CudnnError, dnn.DeviceMemoryError, dnn.ArgumentError) as error:
                 print(f"{problem}: {error}")
                 continue
-            if any(row.transient for row in table):
-                print(f"{problem}: a candidate lacked memory")
-                continue
-            file.write(line_of(problem, table) + "\n")
-            file.flush()
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line_of(problem, table) + "\n")
             num_new += 1
     print(f"{path}: {num_new} new problems, {len(problems) - num_new} left")
 
 
 def put_choices(paths, target):
-    """Put the choices of all files into a database that is there."""
+    """Put the choices of all files into a database that is there, of the same GPU and cuDNN."""
     database = read_database(target)
     num_before = len(database)
-    for measured in read(paths):
+    for measured in read(paths, origin_of(database)):
         choice = best_on_any_host(measured.rows)
         if choice is not None:
             rows = database.families.setdefault(measured.family, {})
