@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -27,6 +27,7 @@ from cudnnlite.search.database import (
     file_name_of,
     merged_families,
     parse_setting,
+    read_database,
     version_of,
 )
 from cudnnlite.version import __version__
@@ -57,17 +58,6 @@ def new_database(device: Device) -> Database:
     facts = device.facts()
     version = version_of(int(device.api.cudnnGetVersion()))
     return Database(facts.name, facts.compute_capability, version, __version__)
-
-
-def read_database(path: Path) -> Database:
-    """Return the database in a file; TuningCacheError without a file, ArgumentError for another."""
-    with refused_as(TuningCacheError, path):
-        data = path.read_bytes()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is no database of cudnnlite ({error})") from error
-    return Database.from_json(text, path)
 
 
 def write_database(database: Database, path: Path) -> None:
@@ -108,7 +98,7 @@ def record_database(
                     num_left += 1
                     continue
                 try:
-                    database.put(problem, recorded_choice(tuner, problem, free_bytes))
+                    database.put(problem, _recorded_choice(tuner, problem, free_bytes))
                     num_new += 1
                 except (ArgumentError, CudnnError, DeviceMemoryError) as error:
                     num_failed += 1
@@ -133,14 +123,14 @@ def _continued(path: Path, database: Database) -> Database:
     return continued
 
 
-def recorded_choice(tuner: Tuner, problem: Problem, free_bytes: int) -> AlgorithmResult:
+def _recorded_choice(tuner: Tuner, problem: Problem, free_bytes: int) -> AlgorithmResult:
     """Measure a problem, and return the choice for the database; ArgumentError if there is none.
 
     `free_bytes` is the device's memory that was free before.
     """
     table = tuner.tune(problem)
     refuse_incomplete(table, problem, free_bytes)
-    choice = best_on_any_host([*table])
+    choice = best_on_any_host(table)
     if choice is None:
         raise ArgumentError("no candidate works")
     return choice
@@ -157,7 +147,7 @@ def refuse_incomplete(table: AlgorithmTable, problem: Problem, free_bytes: int) 
             raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
 
 
-def best_on_any_host(rows: Sequence[AlgorithmResult]) -> AlgorithmResult | None:
+def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
     """Return the row with the least time of the device, if its calls are not far longer; or None.
 
     The wall time of a short call is that of the host, and others use the database on other hosts.

@@ -283,8 +283,9 @@ class _PlanCandidates(NonCopyable, ABC):
 class _ConvolutionCandidates(_PlanCandidates):
     """The engines and algorithms for a convolution, some of them in other layouts.
 
-    Engines that cuDNN compiles at run time are left out, unless `compiled`.  Compiling takes half a
-    second; on an H100 it made four of 47 convolutions faster, which take 4 to 36 us.
+    Engines that cuDNN compiles at run time are left out, unless `compiled`, and always in another
+    layout than the operands' own.  Compiling takes half a second; on an H100 it made four of 47
+    convolutions faster, which take 4 to 36 us.
     """
 
     def __init__(self, plan: ConvolutionPlan, policy: TuningPolicy, *, compiled: bool) -> None:
@@ -297,8 +298,25 @@ class _ConvolutionCandidates(_PlanCandidates):
 
     @cached_property
     def _descriptor_calls(self) -> list[AlgorithmResult]:
-        """The algorithms of the descriptor call that the policy allows."""
-        return _descriptor_calls(self._handle, self._problem, self._policy)
+        """The allowed algorithms of the descriptor call, in the order of its heuristic."""
+        problem, policy = self._problem, self._policy
+        if policy.interface == "graph" or not problem.conv.is_symmetric:
+            return []
+        ranking: Sequence[AlgorithmResult] = ()
+        with suppress(NotSupportedError):
+            ranking = ranked(self._handle, problem)
+        refused = {identity_of(row) for row in ranking if not row.ok}
+        algorithms = problem.operation.algorithms
+        assert algorithms is not None
+        rows = [
+            row
+            for row in candidates(problem, policy, ranking, ranks_by_descriptor_call=True)
+            if row.ok
+            and identity_of(row) not in refused
+            and algorithms.why_unsupported(problem, row.algorithm) is None
+        ]
+        unranked = len(rows)
+        return sorted(rows, key=lambda row: unranked if row.heuristic is None else row.heuristic)
 
     @cached_property
     def _layouts(self) -> list[str]:
@@ -309,7 +327,7 @@ class _ConvolutionCandidates(_PlanCandidates):
         return plan._with_candidate(row, self._graphs.get(row.layout))
 
     def _read(self) -> Generator[AlgorithmResult, None, None]:
-        with closing(self._engines(self._problem, "", compiled=self._compiled)) as rows:
+        with closing(self._engines(self._problem, "")) as rows:
             yield from islice(rows, _BEFORE_CONVERSIONS)
             yield from self._converted_engines()
             yield from rows
@@ -335,9 +353,7 @@ class _ConvolutionCandidates(_PlanCandidates):
                 for row in islice(engine_rows, _ENGINES_PER_LAYOUT):
                     yield replace(in_layout(row, layout), heuristic=None)
 
-    def _engines(
-        self, problem: Problem, layout: str, *, compiled: bool = False
-    ) -> Generator[AlgorithmResult, None, None]:
+    def _engines(self, problem: Problem, layout: str) -> Generator[AlgorithmResult, None, None]:
         """Yield the engines that the policy allows for the problem in a layout.
 
         The engines are those that cuDNN's heuristics name.  Listing all others takes longer than
@@ -351,7 +367,7 @@ class _ConvolutionCandidates(_PlanCandidates):
             return
         with ExitStack() as stack:
             for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
-                row = self._row_of(configuration, graph, problem, compiled=compiled)
+                row = self._row_of(configuration, graph, problem, layout)
                 if row is not None:
                     yield replace(row, heuristic=rank)
 
@@ -364,10 +380,11 @@ class _ConvolutionCandidates(_PlanCandidates):
         return self._graphs[layout]
 
     def _row_of(
-        self, configuration: Configuration, graph: Graph, problem: Problem, *, compiled: bool
+        self, configuration: Configuration, graph: Graph, problem: Problem, layout: str
     ) -> AlgorithmResult | None:
-        """Return an engine as a candidate; None if it is excluded."""
-        is_left_out = configuration.compiled and not compiled
+        """Return an engine for the problem in a layout as a candidate; None if it is excluded."""
+        may_be_compiled = self._compiled and not layout
+        is_left_out = configuration.compiled and not may_be_compiled
         if is_left_out or why_excluded(configuration, graph, problem):
             return None
         row = row_of(configuration, problem)
@@ -391,8 +408,7 @@ class _ConvolutionCandidates(_PlanCandidates):
             configuration = configure_if_possible(graph, winner.algorithm, stack)
             if configuration is None:
                 return None
-            compiled = self._compiled and not layout
-            row = self._row_of(configuration, graph, problem, compiled=compiled)
+            row = self._row_of(configuration, graph, problem, layout)
         if row is None or not layout:
             return row
         return in_layout(row, layout)
@@ -435,29 +451,6 @@ def interleaved(
         yield row
         yield from islice(winners, _WINNERS_PER_CANDIDATE)
     yield from winners
-
-
-def _descriptor_calls(
-    handle: Handle, problem: Problem, policy: TuningPolicy
-) -> list[AlgorithmResult]:
-    """Return the allowed candidates of the descriptor call, in the order of its heuristic."""
-    if policy.interface == "graph" or not problem.conv.is_symmetric:
-        return []
-    ranking: Sequence[AlgorithmResult] = ()
-    with suppress(NotSupportedError):
-        ranking = ranked(handle, problem)
-    refused = {identity_of(row) for row in ranking if not row.ok}
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    rows = [
-        row
-        for row in candidates(problem, policy, ranking, ranks_by_descriptor_call=True)
-        if row.ok
-        and identity_of(row) not in refused
-        and algorithms.why_unsupported(problem, row.algorithm) is None
-    ]
-    unranked = len(rows)
-    return sorted(rows, key=lambda row: unranked if row.heuristic is None else row.heuristic)
 
 
 def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:

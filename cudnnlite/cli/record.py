@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cudnnlite.autotune.database import install_database, read_database, record_database
+from cudnnlite.autotune.database import install_database, record_database
 from cudnnlite.bench.lists import LISTS, problems_of_list
 from cudnnlite.bench.networks import network_names, network_problems
 from cudnnlite.cli.common import (
@@ -23,6 +23,7 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.devices.handle import Handle
 from cudnnlite.problems.problem import Problem
+from cudnnlite.search.database import read_database
 from cudnnlite.texts import counted
 
 _ALL = "all"

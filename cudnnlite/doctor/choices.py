@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cudnnlite.autotune.database import read_database
 from cudnnlite.doctor.finding import NOTE, OK, WARNING, Finding
 from cudnnlite.doctor.probe import Probe
 from cudnnlite.errors import ArgumentError, TuningCacheError
@@ -14,6 +13,7 @@ from cudnnlite.search.database import (
     database_files,
     merged_families,
     parse_setting,
+    read_database,
     version_of,
 )
 from cudnnlite.texts import counted
@@ -35,10 +35,10 @@ def judge_database(probe: Probe) -> Iterator[Finding]:
         except (ArgumentError, TuningCacheError) as error:
             yield Finding("database.file", WARNING, str(error), "remove it, or record it again")
     version = version_of(cudnn_number)
-    origins = {
-        f"cuDNN {database.cudnn} and compute capability {database.compute_capability}": None
+    origins = dict.fromkeys(
+        f"cuDNN {database.cudnn} and compute capability {database.compute_capability}"
         for database in databases
-    }
+    )
     for capability in sorted(capabilities):
         here = f"cuDNN {version} and compute capability {capability}"
         used = [

@@ -177,7 +177,7 @@ class TrialCall(NonCopyable):
 
     def function(self) -> None:
         """Run a candidate on the handle's stream."""
-        if not self._timer.pending and self._race.is_overspent and self._race.leader == 0:
+        if self._race.is_overspent and not self._timer.pending and self._race.leader == 0:
             self._run_first()  # quicker than what follows, and asks for no event
             return
         stream = self._handle._stream

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw import enums
+from cudnnlite.arguments import refused_as
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.problem import KIND as GRAPH
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
@@ -186,7 +186,7 @@ def digest_of(problem: Problem) -> str:
     import hashlib  # takes 3 ms
 
     plain = problem.to_plain()
-    if problem.kind != GRAPH:
+    if not isinstance(problem, GraphProblem):
         plain = {name: value for name, value in plain.items() if name not in SCALARS}
         if "conv" in plain:
             plain["conv"] = {**plain["conv"], "math_type": _math_type_of(problem)}
@@ -217,14 +217,14 @@ def family_of(problem: Problem) -> str:
 
 def _kinds_of_filters(graph: GraphData) -> list[str]:
     """Return the kinds of the filters of a graph's convolutions, each once."""
-    kinds: dict[str, None] = {}
+    kinds = []
     for node in graph.nodes:
         if node.kind.startswith("CONVOLUTION"):
             tensors = {name: graph.tensors[number] for name, (number,) in node.reads + node.writes}
             images = tensors["dx" if "dx" in tensors else "x"]
             filters = tensors["dw" if "dw" in tensors else "w"]
-            kinds[_kind_of_filter(images.shape[1], filters.shape)] = None
-    return [*kinds]
+            kinds.append(_kind_of_filter(images.shape[1], filters.shape))
+    return list(dict.fromkeys(kinds))
 
 
 def _kind_of_filter(image_channels: int, shape: Sequence[int]) -> str:
@@ -353,11 +353,22 @@ def database_files(folder: Path) -> list[Path]:
     return files
 
 
+def read_database(path: Path) -> Database:
+    """Return the database in a file; TuningCacheError without a file, ArgumentError for another."""
+    with refused_as(TuningCacheError, path):
+        data = path.read_bytes()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is no database of cudnnlite ({error})") from error
+    return Database.from_json(text, path)
+
+
 def _usable(path: Path, compute_capability: str, version: str) -> list[Database]:
     """Return the database in a file, if it is of this architecture and version of cuDNN."""
     try:
-        database = Database.from_json(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError, ArgumentError) as error:
+        database = read_database(path)
+    except (TuningCacheError, ArgumentError) as error:
         log.warning("a database is not used: %s", error)
         return []
     is_own = (database.compute_capability, database.cudnn) == (compute_capability, version)

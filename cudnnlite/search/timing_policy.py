@@ -70,7 +70,8 @@ class TimingPolicy(NamedTuple):
     real_losers: int = 3
     # Calls try no candidate as long as trials took more than this share of the time since the tuner
     # was made.  With 1 there is no such limit.  With 1/3 a program takes at most 1.5 times as long,
-    # but for the last trial, and many calls may pass before a choice is known.
+    # but for the last trial and the waiting calls' own cost.  Many calls may pass before a choice is
+    # known.
     real_share: float = 1.0
     # Such a call repeats short work for about this many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.

@@ -8,8 +8,14 @@ import json
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.autotune.database import read_database, write_database
-from cudnnlite.search.database import Database, digest_of, family_of, row_to_plain
+from cudnnlite.autotune.database import write_database
+from cudnnlite.search.database import (
+    Database,
+    digest_of,
+    family_of,
+    read_database,
+    row_to_plain,
+)
 from cudnnlite.search.timing_policy import TimingPolicy
 from tools.benchmarks.candidate_order import by_rank, orders, run_race, with_winners
 from tools.record.candidates import (

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
-from cudnnlite.autotune.database import read_database, write_database
+from cudnnlite.autotune.database import write_database
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
@@ -32,7 +32,7 @@ from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
-from cudnnlite.search.database import Database
+from cudnnlite.search.database import Database, read_database
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(

@@ -316,18 +316,16 @@ def test_trials_take_their_share_of_the_time(
     monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
     network = Network(handle, "lstm")
     case = Case(handle, X, W, padding=1, math_type="fma")
-    kind = RNNPlan if as_network else None
-    run = RNNPlan.__call__ if as_network else trial_call.call_prepared
+    owner: Any = RNNPlan if as_network else trial_call
+    name = "__call__" if as_network else "call_prepared"
+    run = getattr(owner, name)
 
     def taking_a_second(*arguments: Any, **options: Any) -> Any:
         nonlocal seconds
         seconds += 1.0
         return run(*arguments, **options)
 
-    if kind is None:
-        monkeypatch.setattr(trial_call, "call_prepared", taking_a_second)
-    else:
-        monkeypatch.setattr(kind, "__call__", taking_a_second)
+    monkeypatch.setattr(owner, name, taking_a_second)
 
     def call() -> None:
         if as_network:

@@ -15,7 +15,6 @@ from cudnnlite.autotune.database import (
     best_on_any_host,
     install_database,
     new_database,
-    read_database,
     record_database,
     write_database,
 )
@@ -33,6 +32,7 @@ from cudnnlite.search.database import (
     digest_of,
     family_of,
     find_choice,
+    read_database,
     version_of,
 )
 

@@ -1,6 +1,6 @@
 """How many candidates real calls have to try, by recorded times: orders, and limits of trials.
 
-    python tools/benchmarks/candidate_order.py TIMES.jsonl ...
+    python -m tools.benchmarks.candidate_order TIMES.jsonl ...
 
 The files are those of `python -m tools.record.candidates`.  Each half of the problems is tuned with
 the winners of the other half, by the race of real calls over the recorded times of the device.
@@ -10,15 +10,12 @@ Nothing is measured, and no GPU is needed.
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
 import statistics
-import sys
 from collections import defaultdict
-from pathlib import Path
+from statistics import geometric_mean
+from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+import cudnnlite as dnn
 from cudnnlite.autotune.incremental import MOST_WINNERS, interleaved
 from cudnnlite.search.database import most_frequent
 from cudnnlite.search.race import Race, identity_of
@@ -29,9 +26,12 @@ NUM_TRIED = (1, 3, 5, 8, 11)
 NUM_LOSERS = (2, 3, 4, 5, 0)
 
 
-def geometric_mean(values):
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, values)))
+class Orders(NamedTuple):
+    """The candidates of a problem in two orders, and the time of the best one."""
+
+    by_rank: list[dnn.AlgorithmResult]
+    with_winners: list[dnn.AlgorithmResult]
+    least_ms: float
 
 
 def by_rank(rows):
@@ -60,13 +60,14 @@ def halves(problems):
 
 
 def orders(problems):
-    """Yield (rows by rank, rows with winners, least milliseconds) of each problem."""
+    """Yield the orders of each problem."""
     for training, tuned in halves(problems):
         fastest = [min(measured.rows, key=lambda row: row.time_ms) for measured in training]
         winners = most_frequent(fastest)[:MOST_WINNERS]
         for measured in tuned:
             least_ms = min(row.time_ms for row in measured.rows)
-            yield by_rank(measured.rows), with_winners(measured.rows, winners), least_ms
+            ranked = by_rank(measured.rows)
+            yield Orders(ranked, with_winners(measured.rows, winners), least_ms)
 
 
 def run_race(rows, timing):
@@ -85,25 +86,31 @@ def run_race(rows, timing):
 
 def report(problems):
     """Print the tables."""
-    rows = list(orders(problems))
-    print(f"{len(rows)} problems: geometric mean (worst) of the time over that of the best")
+    tuned = list(orders(problems))
+    print(f"{len(tuned)} problems: geometric mean (worst) of the time over that of the best")
     print("best of the first", *(f"{count:>15}" for count in NUM_TRIED))
-    for title, index in (("by rank", 0), ("with winners", 1)):
+    for name in ("by_rank", "with_winners"):
         texts = []
         for count in NUM_TRIED:
-            ratios = [min(r.time_ms for r in row[index][:count]) / row[2] for row in rows]
+            ratios = [
+                min(row.time_ms for row in getattr(item, name)[:count]) / item.least_ms
+                for item in tuned
+            ]
             texts.append(f"{geometric_mean(ratios):7.3f} {max(ratios):7.2f}")
-        print(f"{title:17}", *texts)
+        print(f"{name.replace('_', ' '):17}", *texts)
     print("a race with winners: losers, ratio, worst, candidates, ms of trials over ms of the best")
     for losers in NUM_LOSERS:
         timing = TimingPolicy(real_losers=losers, real_sample_ms=0.0)
-        results = [run_race(row[1], timing) for row in rows]
-        ratios = [result[0] / row[2] for result, row in zip(results, rows, strict=True)]
-        spent = [result[2] / row[2] for result, row in zip(results, rows, strict=True)]
-        count = statistics.fmean(result[1] for result in results)
+        ratios, counts, spent = [], [], []
+        for item in tuned:
+            winner_ms, count, spent_ms = run_race(item.with_winners, timing)
+            ratios.append(winner_ms / item.least_ms)
+            counts.append(count)
+            spent.append(spent_ms / item.least_ms)
         print(
-            f"{losers or 'any':>6} {geometric_mean(ratios):7.3f} {max(ratios):7.2f} {count:6.1f} "
-            f"  median {statistics.median(spent):.0f}, mean {statistics.fmean(spent):.0f}"
+            f"{losers or 'any':>6} {geometric_mean(ratios):7.3f} {max(ratios):7.2f} "
+            f"{statistics.fmean(counts):6.1f}   median {statistics.median(spent):.0f}, "
+            f"mean {statistics.fmean(spent):.0f}"
         )
 
 
@@ -111,7 +118,7 @@ def main():
     """Run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+")
-    problems = list(itertools.chain(read(parser.parse_args().files)))
+    problems = read(parser.parse_args().files)
     report([measured for measured in problems if measured.family.startswith("convolution")])
 
 

@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import os
 import random
 import statistics
@@ -37,6 +36,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -320,11 +320,6 @@ def measure_database(handle, problem, folder):
     for plan in plans.values():
         plan.close()
     return row
-
-
-def geometric_mean(values):
-    """Return the geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, values)))
 
 
 def report(rows, part):

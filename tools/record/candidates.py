@@ -28,7 +28,6 @@ import cudnnlite as dnn
 from cudnnlite.autotune.database import (
     best_on_any_host,
     new_database,
-    read_database,
     refuse_incomplete,
     write_database,
 )
@@ -37,9 +36,11 @@ from cudnnlite.search.database import (
     SHIPPED,
     digest_of,
     family_of,
+    read_database,
     row_from_plain,
     row_to_plain,
 )
+from cudnnlite.specs.filter import as_tensor
 
 # The times of a candidate that are kept, in the order of a line.
 TIMES = ("heuristic", "time_ms", "spread_ms", "call_us", "host_us")
@@ -63,8 +64,9 @@ def policy_for(problem):
     """
     if not problem.kind.startswith("convolution"):
         return dnn.TuningPolicy()
-    is_last = "channels last" in family_of(problem)
-    return dnn.TuningPolicy(interface="graph", layouts=() if is_last else None)
+    first = as_tensor(problem.values[problem.operation.reads[0]])
+    layouts = () if first.is_channels_last else None
+    return dnn.TuningPolicy(interface="graph", layouts=layouts)
 
 
 def line_of(problem, table):
