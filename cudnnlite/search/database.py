@@ -166,7 +166,7 @@ def row_from_plain(row: Row) -> AlgorithmResult:
         algorithm: Any = getattr(enums, name)[member]
     else:
         index, knobs = plain
-        algorithm = Engine(index, {int(knob): value for knob, value in knobs.items()})
+        algorithm = _engine(index, tuple(knobs.items()))
     values: dict[str, Any] = {
         "workspace": int(workspace),
         "deterministic": deterministic,
@@ -176,6 +176,12 @@ def row_from_plain(row: Row) -> AlgorithmResult:
     if layout:
         return ConvolutionResult(algorithm, MathType[math_type], layout=str(layout), **values)
     return AlgorithmResult(algorithm, MathType[math_type], **values)
+
+
+@lru_cache(maxsize=1024)
+def _engine(index: int, knobs: tuple[tuple[str, int], ...]) -> Engine:
+    """Return the engine of a row; most rows of a file have one that another row has, too."""
+    return Engine(index, {int(knob): value for knob, value in knobs})
 
 
 def digest_of(problem: Problem) -> str:
