@@ -186,11 +186,11 @@ class TrialCall(NonCopyable):
             self._run_first()
             return
         self._timer.collect()
-        self._close_losers()
         if self._race.is_waiting:
             self._run_leader(stream)
             return
         with self._race.budget.spending():
+            self._close_losers()
             turn = self._next_turn()
             if turn is not None and self._try(turn, stream):
                 return

@@ -122,6 +122,7 @@ class Race:
         self.budget = TrialBudget() if budget is None else budget
         self._identities = {identity_of(row) for row in rows}
         self.calls = 0
+        self._leader: int | None = None  # None: to be looked for
         self.winner: int | None = None
         self.is_saved = False
         self._timing = timing
@@ -141,6 +142,11 @@ class Race:
         """
         if self.winner is not None:
             return self.winner
+        if self._leader is None:
+            self._leader = self._find_leader()
+        return self._leader
+
+    def _find_leader(self) -> int:
         first = self.runners[0]
         is_usable = first.runs > 0 and not first.why_out
         if is_usable and self._least_ms(first) <= _GAIN_OVER_THE_FIRST * self.best_ms:
@@ -211,6 +217,7 @@ class Race:
         turn = Turn(index, is_first=not runner.runs, repeats=self._repeats_of(runner))
         self.calls += 1
         runner.runs += 1
+        self._leader = None
         return turn
 
     def _repeats_of(self, runner: Runner) -> int:
@@ -338,11 +345,13 @@ class Race:
         is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
         if is_slow or not is_first:
             runner.times_ms.append(ms)
+        self._leader = None
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:
         """Exclude a candidate that failed; if it was the winner, the race goes on."""
         runner = self.runners[index]
         runner.why_out, runner.is_transient = why, is_transient
+        self._leader = None
         if self.winner == index:
             self.winner = None
 

@@ -381,6 +381,34 @@ def test_the_time_of_the_device_counts_as_that_of_a_trial(
         assert race.calls == 2
 
 
+def test_closing_a_candidate_counts_as_a_trial(
+    handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    close = ConvolutionPlan.close
+
+    def slowly(plan: Any) -> None:
+        nonlocal seconds
+        seconds += 3600.0
+        close(plan)
+
+    with (
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        race = race_of(plan)
+        while len(race.runners) < 2 or not race.runners[1].runs:
+            check(case, plan(case.x, case.w))
+        handle.synchronize()
+        race.exclude(1, "it shall be closed")
+        monkeypatch.setattr(ConvolutionPlan, "close", slowly)
+        check(case, plan(case.x, case.w))
+        assert seconds == 3600.0
+        assert race.budget.is_overspent(0.99)
+        monkeypatch.setattr(ConvolutionPlan, "close", close)
+
+
 # ---------------------------------------------------------------- winners of the database
 
 

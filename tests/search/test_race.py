@@ -56,6 +56,32 @@ def test_the_fastest_of_those_that_were_tried_wins(repeatable, delay):
         assert race.calls <= TimingPolicy().real_calls
 
 
+def test_the_leader_is_always_that_of_the_times_so_far():
+    """A race remembers its leader; another one with the same times looks for it."""
+
+    def anew(race):
+        other = Race([])
+        other.runners, other.winner = race.runners, race.winner
+        return other
+
+    rng = random.Random(1)
+    leaders = set()
+    for _ in range(100):
+        rows = [engine(index, workspace=rng.choice([0, 100])) for index in range(4)]
+        race = Race(rows)
+        for _ in range(12):
+            turn = race.next_turn(())
+            leaders.add(race.leader)
+            assert race.leader == anew(race).leader
+            index = rng.randrange(4) if turn is None else turn.candidate
+            if rng.random() < 0.2:
+                race.exclude(index, "it failed")
+            else:
+                race.record(index, rng.choice([1.0, 1.005, 2.0, 3.0]), is_first=rng.random() < 0.5)
+            assert race.leader == anew(race).leader
+    assert len(leaders) == 4
+
+
 @pytest.mark.parametrize(("latency", "winner"), [(False, 1), (True, 0)])
 def test_the_host_counts_where_calls_decide(latency, winner):
     """The second candidate takes the device less, and the host longer than both."""
