@@ -166,7 +166,7 @@ def row_from_plain(row: Row) -> AlgorithmResult:
         algorithm: Any = getattr(enums, name)[member]
     else:
         index, knobs = plain
-        algorithm = _engine(index, tuple(knobs.items()))
+        algorithm = _engine(index, **knobs)
     values: dict[str, Any] = {
         "workspace": int(workspace),
         "deterministic": deterministic,
@@ -178,10 +178,11 @@ def row_from_plain(row: Row) -> AlgorithmResult:
     return AlgorithmResult(algorithm, MathType[math_type], **values)
 
 
-@lru_cache(maxsize=1024)
-def _engine(index: int, knobs: tuple[tuple[str, int], ...]) -> Engine:
+# `typed`, because a row with true or 1.0 for a number is refused.
+@lru_cache(maxsize=1024, typed=True)
+def _engine(index: int, /, **knobs: int) -> Engine:
     """Return the engine of a row; most rows of a file have one that another row has, too."""
-    return Engine(index, {int(knob): value for knob, value in knobs})
+    return Engine(index, {int(knob): value for knob, value in knobs.items()})
 
 
 def digest_of(problem: Problem) -> str:

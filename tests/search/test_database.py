@@ -45,7 +45,7 @@ ALGORITHM = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA, deterministic=True)
 CONVERTED = dnn.ConvolutionResult(dnn.Engine(1, {2: 1}), M.FMA, workspace=1 << 16, layout="NHWC")
 
 HEAD = (
-    '{"format": 1, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": "", "families": '
+    '{"format": 2, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": "", "families": '
 )
 
 
@@ -105,6 +105,11 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
         HEAD.replace('"gpu": ""', '"gpu": 1') + "{}}",
         HEAD + '{"x": {"y": ["ConvolutionFwdAlgo.NONE", "FMA", 0, true, null, ""]}}}',
         HEAD + '{"x": {"y": [1]}}}',
+        # Engines 1 and 2 of the first rows are no excuse for those of the others.
+        HEAD + '{"x": {"y": [[1, {}], "FMA", 0, true, null, ""], '
+        '"z": [[true, {}], "FMA", 0, true, null, ""]}}}',
+        HEAD + '{"x": {"y": [[2, {"3": 1}], "FMA", 0, true, null, ""], '
+        '"z": [[2, {"3": 1.0}], "FMA", 0, true, null, ""]}}}',
     ],
 )
 def test_what_is_no_database(text: str, tmp_path: Path) -> None:
@@ -112,6 +117,11 @@ def test_what_is_no_database(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(dnn.ArgumentError, match=r"database\.json is no database"):
         read_database(file)
+
+
+def test_the_rows_above_are_refused_for_what_is_wrong_in_them() -> None:
+    row = '{"x": {"y": [[1, {"3": 1}], "FMA", 0, true, null, ""]}}}'
+    assert len(Database.from_json(HEAD + row, "a text")) == 1
 
 
 def test_half_precision_has_one_row_for_two_math_types_and_all_scalars() -> None:
