@@ -41,11 +41,7 @@ def judge_database(probe: Probe) -> Iterator[Finding]:
     )
     for capability in sorted(capabilities):
         here = f"cuDNN {version} and compute capability {capability}"
-        used = [
-            database
-            for database in databases
-            if (database.cudnn, database.compute_capability) == (version, capability)
-        ]
+        used = [database for database in databases if database.is_for(capability, version)]
         num_rows = sum(map(len, merged_families(used).values()))
         if num_rows:
             text = f"{counted(num_rows, 'choice')} of the database for {here}"

@@ -72,6 +72,10 @@ class Database:
         """The kinds of problems that have rows; others need not be looked up."""
         return frozenset(family.partition(" ")[0] for family in self.families)
 
+    def is_for(self, compute_capability: str, cudnn: str) -> bool:
+        """Return whether it is for GPUs of an architecture with a minor version of cuDNN."""
+        return (self.compute_capability, self.cudnn) == (compute_capability, cudnn)
+
     def put(self, problem: Problem, choice: AlgorithmResult) -> None:
         """Set the choice for a problem."""
         vars(self).pop("kinds", None)
@@ -378,8 +382,7 @@ def _usable(path: Path, compute_capability: str, version: str) -> list[Database]
     except (TuningCacheError, ArgumentError) as error:
         log.warning("a database is not used: %s", error)
         return []
-    is_own = (database.compute_capability, database.cudnn) == (compute_capability, version)
-    return [database] if is_own else []
+    return [database] if database.is_for(compute_capability, version) else []
 
 
 def file_name_of(database: Database) -> str:
