@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.clock import Clock
 from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import World
 from oracles import onnx_gradient_of_w, onnx_gradient_of_x
@@ -312,20 +313,13 @@ def test_trials_take_their_share_of_the_time(
     """On a clock by which each C call of a candidate takes the host a second."""
     share = 0.25
     handle.timing = TimingPolicy(real_share=share, real_sample_ms=0.0)
-    seconds = 0.0
-    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    clock = Clock(monkeypatch)
     network = Network(handle, "lstm")
     case = Case(handle, X, W, padding=1, math_type="fma")
-    owner: Any = RNNPlan if as_network else trial_call
-    name = "__call__" if as_network else "call_prepared"
-    run = getattr(owner, name)
-
-    def taking_a_second(*arguments: Any, **options: Any) -> Any:
-        nonlocal seconds
-        seconds += 1.0
-        return run(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, taking_a_second)
+    if as_network:
+        clock.slow_down(RNNPlan, "__call__", 1.0)
+    else:
+        clock.slow_down(trial_call, "call_prepared", 1.0)
 
     def call() -> None:
         if as_network:
@@ -338,18 +332,18 @@ def test_trials_take_their_share_of_the_time(
         assert real_calls is not None
         call()
         (race,) = real_calls._races.values()
-        trial_seconds, waiting_calls = seconds, 0
-        longest = seconds
+        trial_seconds, waiting_calls = clock.seconds, 0
+        longest = clock.seconds
         while not tuner.measured:
-            calls_before, before = race.calls, seconds
+            calls_before, before = race.calls, clock.seconds
             call()
             handle.synchronize()
             if race.calls == calls_before:
                 waiting_calls += 1
                 continue
-            trial_seconds += seconds - before
-            longest = max(longest, seconds - before)
-            assert trial_seconds - longest <= share * seconds
+            trial_seconds += clock.seconds - before
+            longest = max(longest, clock.seconds - before)
+            assert trial_seconds - longest <= share * clock.seconds
         assert race.calls > 1
         assert waiting_calls > race.calls
     vars(case).clear()
@@ -361,8 +355,7 @@ def test_the_time_of_the_device_counts_as_that_of_a_trial(
     """Also that of the run before, and no other trial begins before it is known."""
     handle.timing = TimingPolicy(real_share=0.25, real_sample_ms=0.0)
     events = Events(handle, monkeypatch, run_ms=1e6)
-    seconds = 0.0
-    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
+    clock = Clock(monkeypatch)
     with (
         dnn.autotuned(handle, cache=":memory:", incremental=True),
         dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
@@ -372,11 +365,11 @@ def test_the_time_of_the_device_counts_as_that_of_a_trial(
             check(case, plan(case.x, case.w))
             assert race.calls == 1
         events.reach_all()
-        seconds = 7000.0  # two runs took 2000 s
+        clock.seconds = 7000.0  # two runs took 2000 s
         check(case, plan(case.x, case.w))
         assert race.calls == 1
         assert race.runners[0].times_ms == [1e6]
-        seconds = 8001.0
+        clock.seconds = 8001.0
         check(case, plan(case.x, case.w))
         assert race.calls == 2
 
@@ -384,15 +377,7 @@ def test_the_time_of_the_device_counts_as_that_of_a_trial(
 def test_closing_a_candidate_counts_as_a_trial(
     handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = 0.0
-    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
-    close = ConvolutionPlan.close
-
-    def slowly(plan: Any) -> None:
-        nonlocal seconds
-        seconds += 3600.0
-        close(plan)
-
+    clock = Clock(monkeypatch)
     with (
         dnn.autotuned(handle, cache=":memory:", incremental=True),
         dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
@@ -402,11 +387,10 @@ def test_closing_a_candidate_counts_as_a_trial(
             check(case, plan(case.x, case.w))
         handle.synchronize()
         race.exclude(1, "it shall be closed")
-        monkeypatch.setattr(ConvolutionPlan, "close", slowly)
+        clock.slow_down(ConvolutionPlan, "close", 3600.0)
         check(case, plan(case.x, case.w))
-        assert seconds == 3600.0
+        assert clock.seconds == 3600.0
         assert race.budget.is_overspent(0.99)
-        monkeypatch.setattr(ConvolutionPlan, "close", close)
 
 
 # ---------------------------------------------------------------- winners of the database
@@ -425,6 +409,20 @@ NOWHERE = dnn.AlgorithmResult(dnn.Engine(9999), dnn.MathType.DEFAULT)
 def only_winners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the heuristics name no other engine than a plan's first."""
     monkeypatch.setattr(incremental, "configurations", lambda *arguments: iter(()))
+
+
+def watch_winners(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, bool]]:
+    """Return a list that gets each winner's engine, and whether cuDNN has it for the problem."""
+    configure = incremental.configure_if_possible
+    engines: list[tuple[Any, bool]] = []
+
+    def configured(graph: Any, engine: Any, stack: Any) -> Any:
+        configuration = configure(graph, engine, stack)
+        engines.append((engine, configuration is not None))
+        return configuration
+
+    monkeypatch.setattr(incremental, "configure_if_possible", configured)
+    return engines
 
 
 def winner_of(handle: dnn.Handle, case: Case, **policy: Any) -> dnn.AlgorithmResult:
@@ -498,14 +496,7 @@ def test_a_winner_of_a_graph(
     with dnn.matmul.plan(handle, device_a, device_b) as plan:
         first = plan.choice
         set_winners(monkeypatch, plan.problem, NOWHERE, first)
-        configure, engines = incremental.configure_if_possible, []
-
-        def configured(graph: Any, engine: Any, stack: Any) -> Any:
-            configuration = configure(graph, engine, stack)
-            engines.append((engine, configuration is not None))
-            return configuration
-
-        monkeypatch.setattr(incremental, "configure_if_possible", configured)
+        engines = watch_winners(monkeypatch)
         for _ in range(CALLS):
             (y,) = plan(device_a, device_b).values()
             assert_close(y.numpy(), product, MATMUL_BOUND)
@@ -518,13 +509,7 @@ def test_winners_that_cudnn_refuses_leave_nothing(
     """Only some are looked at."""
     problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
     refused = [dnn.AlgorithmResult(dnn.Engine(9000 + n), dnn.MathType.FMA) for n in range(40)]
-    configure, engines = incremental.configure_if_possible, []
-
-    def configured(graph: Any, engine: Any, stack: Any) -> Any:
-        engines.append(engine)
-        return configure(graph, engine, stack)
-
-    monkeypatch.setattr(incremental, "configure_if_possible", configured)
+    engines = watch_winners(monkeypatch)
 
     def live_after_all_calls() -> int:
         with (
@@ -540,23 +525,15 @@ def test_winners_that_cudnn_refuses_leave_nothing(
     set_winners(monkeypatch, problem, *refused)
     # Not one for each of them; another engine may have won.
     assert live_after_all_calls() < without + 8
-    assert engines == [winner.algorithm for winner in refused[: incremental.MOST_WINNERS]]
+    assert engines == [(winner.algorithm, False) for winner in refused[: incremental.MOST_WINNERS]]
 
 
 def test_the_beginning_of_trials_takes_its_share(
     handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It makes plans where the policy excludes the heuristic's choice."""
-    seconds = 0.0
-    monkeypatch.setattr(trial_budget, "perf_counter", lambda: seconds)
-    prepare = ConvolutionPlan.prepare
-
-    def slowly(plan: Any) -> Any:
-        nonlocal seconds
-        seconds += 5.0
-        return prepare(plan)
-
-    monkeypatch.setattr(ConvolutionPlan, "prepare", slowly)
+    clock = Clock(monkeypatch)
+    clock.slow_down(ConvolutionPlan, "prepare", 5.0)
     handle.timing = handle.timing._replace(real_share=0.3)
     policy = dnn.TuningPolicy(interface="descriptor")
     with (
@@ -564,7 +541,7 @@ def test_the_beginning_of_trials_takes_its_share(
         dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
     ):
         assert race_of(plan).is_overspent
-        seconds += 10.0
+        clock.seconds += 10.0
         assert not race_of(plan).is_overspent
 
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from helpers.clock import Clock
 
 import cudnnlite as dnn
-from cudnnlite.search import trial_budget
 from cudnnlite.search.race import Race
 from cudnnlite.search.timing_policy import TimingPolicy
 from cudnnlite.search.trial_budget import TrialBudget
 
 
-class Clock:
-    """The seconds that `perf_counter` returns."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.seconds = 100.0
-        monkeypatch.setattr(trial_budget, "perf_counter", lambda: self.seconds)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    return Clock(monkeypatch, seconds=100.0)
 
 
 def test_a_share_of_the_time(clock: Clock) -> None:
