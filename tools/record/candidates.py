@@ -19,7 +19,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +33,10 @@ from cudnnlite.autotune.database import (
 from cudnnlite.bench.networks import network_problems
 from cudnnlite.search.database import (
     SHIPPED,
+    Database,
     digest_of,
     family_of,
+    merged_families,
     read_database,
     row_from_plain,
     row_to_plain,
@@ -111,18 +112,11 @@ def problems_to_measure(known, which, part_of):
 
     Those of families with few choices come first.
     """
-    shipped = [read_database(path) for path in SHIPPED.glob("*.json")]
-    sizes = Counter()
-    for database in shipped:
-        for family, rows in database.families.items():
-            sizes[family] += len(rows)
-    problems = [
-        problem
-        for problem in network_problems()
-        if not any(database.find(problem) for database in shipped)
-    ]
+    families = merged_families(map(read_database, SHIPPED.glob("*.json")))
+    shipped = Database("", "", "", families=families)
+    problems = [problem for problem in network_problems() if not shipped.find(problem)]
     # A part is the same when the process starts again, whatever was measured before.
-    ordered = sorted(problems, key=lambda problem: sizes[family_of(problem)])
+    ordered = sorted(problems, key=lambda problem: len(families.get(family_of(problem), ())))
     return [problem for problem in ordered[which::part_of] if digest_of(problem) not in known]
 
 
