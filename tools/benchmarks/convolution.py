@@ -36,6 +36,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -401,11 +402,6 @@ def best_of(row):
         for name, us in row["us"].items()
         if name not in ("torch", "default") and math.isfinite(us)
     )
-
-
-def geometric_mean(values):
-    """Return the geometric mean."""
-    return float(np.exp(np.mean(np.log(list(values))))) if values else float("nan")
 
 
 def title(shape):

@@ -16,9 +16,10 @@ import argparse
 import json
 import sys
 import time
+from statistics import geometric_mean
 
 import numpy as np
-from convolution import DATA, Peer, Shape, geometric_mean, problem_of, rounds_of, shapes
+from convolution import DATA, Peer, Shape, problem_of, rounds_of, shapes
 
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution import operands_of

@@ -593,7 +593,7 @@ def summary(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> Iterator[s
         peer = next(other for other in range(place, len(columns)) if columns[other] in PEERS)
         ratios = [row[place + 1] / row[peer + 1] for row in rows if not math.isnan(row[place + 1])]
         if ratios:
-            mean = math.exp(statistics.mean(map(math.log, ratios)))
+            mean = statistics.geometric_mean(ratios)
             yield (
                 f"{name} over {columns[peer]}: geometric mean {mean:.3f}, worst {max(ratios):.3f}, "
                 f"{len(ratios)} rows"

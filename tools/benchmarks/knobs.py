@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from statistics import geometric_mean
 
-from convolution import CONFIGS, geometric_mean, problem_of, shapes
+from convolution import CONFIGS, problem_of, shapes
 
 import cudnnlite as dnn
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
-import math
 import random
 import resource
 import statistics
@@ -280,7 +279,7 @@ def print_operations(handle: dnn.Handle, *, markdown: bool) -> None:
         figures = [times[name, kind] for kind in ("ours", "tensors", "C alone", "results", "torch")]
         row_ratios = [values[-1] for values in ratios.values()]
         print_row(name, *figures, *row_ratios, markdown=markdown)
-    means = [math.exp(statistics.fmean(map(math.log, values))) for values in ratios.values()]
+    means = [statistics.geometric_mean(values) for values in ratios.values()]
     worst = [max(values) for values in ratios.values()]
     no_figures = [""] * len(columns)
     print_row("geometric mean", *no_figures, *means, markdown=markdown)

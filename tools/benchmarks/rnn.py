@@ -31,6 +31,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -301,11 +302,6 @@ def summary(row, mode):
     return best, times[best], times.get(row["heuristic"], float("nan")), torch_us
 
 
-def geometric_mean(values):
-    """Return the geometric mean."""
-    return float(np.exp(np.mean(np.log(values))))
-
-
 def title(row):
     """Return 'f16 lstm T100 N64 I256 H256 L2'."""
     cell, steps, batch, inputs, hidden, layers, directions = row["problem"]
@@ -404,7 +400,7 @@ def judge_new_inputs(rows):
         group_name = "networks of usual sizes" if is_usual else "the other rows"
         for name, target in (("replay", replay_target), ("best", WITHOUT_REPLAY)):
             ratios = {title(row): row["new"][name] / row["new"]["torch"] for row in group}
-            mean, worst = geometric_mean(list(ratios.values())), max(ratios, key=ratios.get)
+            mean, worst = geometric_mean(ratios.values()), max(ratios, key=ratios.get)
             print(
                 f"new input, {group_name}, {name}/torch: geometric mean {mean:.3f}",
                 f"(target {target}),",
