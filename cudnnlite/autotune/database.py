@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -37,6 +37,9 @@ _WRITE_SECONDS = 5.0
 # A call that takes longer than the shortest one by more than this factor is not chosen.  On a busy
 # host, the time of a short call varied by as much.
 _LONGEST_CALL_RATIO = 2.0
+# An engine that cuDNN compiles is chosen only if it is faster than all others by more than this
+# factor.  On an H100 the first plan of one took 0.5 s, and 0.05 s once CUDA had kept the result.
+_GAIN_OF_COMPILED = 1.1
 
 
 class Recorded(NamedTuple):
@@ -151,8 +154,9 @@ def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
     """Return the row with the least time of the device, if its calls are not far longer; or None.
 
     The wall time of a short call is that of the host, and others use the database on other hosts.
-    Among equally fast rows the workspace decides.  Replayed rows are left out, and so is
-    PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
+    Among equally fast rows the workspace decides.  An engine that cuDNN compiles has to be clearly
+    faster than the others, because it makes the first call long.  Replayed rows are left out, and
+    so is PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
     """
     eager = [
         row
@@ -167,7 +171,18 @@ def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
         for row in eager
         if row.call_us is None or row.call_us <= longest_us
     ]
-    return next(iter(ranked(usable)), None)
+    return next(iter(ranked(_without_compilations(usable))), None)
+
+
+def _without_compilations(rows: Sequence[AlgorithmResult]) -> list[AlgorithmResult]:
+    """Return the rows that cuDNN does not compile, and those that are clearly faster than these."""
+    times_ms = [row.time_ms for row in rows if row.time_ms is not None and not row.compiled]
+    cutoff_ms = min(times_ms, default=inf) / _GAIN_OF_COMPILED
+    return [
+        row
+        for row in rows
+        if not row.compiled or (row.time_ms is not None and row.time_ms < cutoff_ms)
+    ]
 
 
 def _with_installed(database: Database, target: Path) -> Database:

@@ -37,7 +37,8 @@ SCHEMA = 1
 # 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
 # 2: the fields of the policy that are not at their default; `within_noise` in a row.
 # 3: `same_kernel` and the energy in a row.
-FORMAT = 3
+# 4: `compiled` in a row.
+FORMAT = 4
 # The fields of the policy in every key of format 1, which named the file of the entry. Never add a
 # field: no key of format 1 had it.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {

@@ -429,7 +429,10 @@ def row_of(
     """Return an engine as a candidate."""
     math_type = math_type_of(configuration, graph, requirements.math_type)
     return AlgorithmResult(
-        configuration.engine, math_type, deterministic=configuration.deterministic
+        configuration.engine,
+        math_type,
+        deterministic=configuration.deterministic,
+        compiled=configuration.compiled,
     )
 
 

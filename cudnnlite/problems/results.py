@@ -69,6 +69,8 @@ class AlgorithmResult:
         Further facts for people; no code reads them.
     within_noise : bool
         Whether its time differs from that of the first row by less than the noise.
+    compiled : bool
+        Whether cuDNN compiles it at run time: the first plan of it takes up to a second.
     replay : bool
         Whether calls are launched as a CUDA graph.  Then `call_us` is the time of a call with new
         addresses, including the copies.
@@ -108,6 +110,7 @@ class AlgorithmResult:
     max_error: float | None = None
     call_spread_us: float | None = None
     transient: bool = False
+    compiled: bool = False
     replay: bool = False
     heuristic: int | None = None
     within_noise: bool = False

@@ -537,6 +537,7 @@ ROW_VALUES = {
     "deterministic": [True, False, None],
     "transient": [True, False],
     "within_noise": [True, False],
+    "compiled": [True, False],
     "replay": [True, False],
     "workspace": [0, 1, 2**40],
     **{name: [None, 0, 2**40] for name in ("reserve", "heuristic")},

@@ -19,6 +19,7 @@ from cudnnlite.search.database import (
 from cudnnlite.search.timing_policy import TimingPolicy
 from tools.benchmarks.candidate_order import by_rank, orders, run_race, with_winners
 from tools.record.candidates import (
+    FIELDS,
     Measured,
     line_of,
     measure,
@@ -51,18 +52,15 @@ def test_a_line_has_what_was_measured(tmp_path):
     expected = [entry for entry in table if entry.ok and entry.time_ms is not None]
     assert expected
     for ours, other in zip(measured.rows, expected, strict=True):
-        assert (ours.algorithm, ours.time_ms, ours.heuristic, ours.call_us) == (
-            other.algorithm,
-            other.time_ms,
-            other.heuristic,
-            other.call_us,
-        )
+        assert ours.algorithm == other.algorithm
+        for name in FIELDS:
+            assert getattr(ours, name) == getattr(other, name)
     assert all(isinstance(entry.algorithm, dnn.Engine) for entry in measured.rows)
 
 
 def test_choices_are_those_of_a_recording(tmp_path):
     rows = [row(0, 0.010, 0, 12.0), row(1, 0.008, 1, 14.0), row(2, 0.007, 2, 90.0)]
-    plain = [[row_to_plain(r), r.heuristic, r.time_ms, 0.0, r.call_us, None] for r in rows]
+    plain = [[row_to_plain(each), *(getattr(each, name) for name in FIELDS)] for each in rows]
     file = tmp_path / "times.jsonl"
     database = Database("a", "9.0", "9.19")
     line = json.dumps([digest_of(PROBLEM), family_of(PROBLEM), plain])

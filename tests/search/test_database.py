@@ -459,6 +459,20 @@ def test_the_host_does_not_decide_between_equals() -> None:
     assert chosen.algorithm == A.GEMM
 
 
+@pytest.mark.parametrize("gain", [1.05, 1.15])
+def test_a_compiled_engine_has_to_be_clearly_faster(gain: float) -> None:
+    """It makes the first call long."""
+    compiled = timed(dnn.Engine(70), 0.010, 14.0, compiled=True)
+    slower_compiled = timed(dnn.Engine(71), 0.0101, 14.0, compiled=True)
+    ready = timed(dnn.Engine(62), 0.010 * gain, 16.0)
+    chosen = best_on_any_host([slower_compiled, compiled, ready])
+    assert chosen is not None
+    assert chosen.algorithm == (compiled if gain > 1.1 else ready).algorithm
+    only = best_on_any_host([slower_compiled, compiled])  # as for attention
+    assert only is not None
+    assert only.algorithm == compiled.algorithm
+
+
 def test_no_first_call_compiles_for_a_minute() -> None:
     R = dnn.RNNAlgo
     compiled, standard = timed(R.PERSIST_DYNAMIC, 0.1, 100.0), timed(R.STANDARD, 0.2, 200.0)

@@ -1,6 +1,6 @@
 """Record, on a GPU, the times of all candidates for the layers of networks, and the database.
 
-    python -m tools.record.candidates TIMES.jsonl [--seconds N] [--part-of 2 --which 0]
+    python -m tools.record.candidates TIMES.jsonl [--seconds N] [--part-of 2 --which 0] [--list NAMES]
     python -m tools.record.candidates TIMES.jsonl ... --database DATABASE.json
 
 The first command measures problems that neither the file nor the shipped database has, those of
@@ -43,8 +43,8 @@ from cudnnlite.search.database import (
 )
 from cudnnlite.specs.filter import as_tensor
 
-# The times of a candidate that are kept, in the order of a line.
-TIMES = ("heuristic", "time_ms", "spread_ms", "call_us", "host_us")
+# The fields of a candidate that are kept beside its row of a database, in the order of a line.
+FIELDS = ("heuristic", "time_ms", "spread_ms", "call_us", "host_us", "compiled")
 # Fewer samples than in a user's tuning, for more problems.
 TIMING = {"rounds": 5, "further_rounds": 6, "most_further": 1, "calls_ms": 1.0}
 
@@ -61,19 +61,22 @@ def policy_for(problem):
     """Return the policy of the measurement, without candidates that never won.
 
     On an H100 no algorithm of the descriptor call was the fastest call for any of 981 convolutions
-    and gradients, and no conversion for any of 541 with channels last.
+    and gradients, and no conversion for any of 541 with channels last; their depthwise filters were
+    small and square.
     """
     if not problem.kind.startswith("convolution"):
         return dnn.TuningPolicy()
     first = as_tensor(problem.values[problem.operation.reads[0]])
-    layouts = () if first.is_channels_last else None
+    (filter_name,) = problem.operation.filters
+    is_depthwise = problem.conv.groups > 1 and problem.values[filter_name].shape[1] == 1
+    layouts = () if first.is_channels_last and not is_depthwise else None
     return dnn.TuningPolicy(interface="graph", layouts=layouts)
 
 
 def line_of(problem, table):
     """Return a line of the file."""
     rows = [
-        [row_to_plain(row), *(getattr(row, name) for name in TIMES)]
+        [row_to_plain(row), *(getattr(row, name) for name in FIELDS)]
         for row in table
         if row.ok and not row.replay and row.time_ms is not None
     ]
@@ -103,18 +106,18 @@ def read(paths, origin=None):
 
 
 def _row_of(plain):
-    row, *times = plain
-    return replace(row_from_plain(row), **dict(zip(TIMES, times, strict=True)))
+    row, *values = plain
+    return replace(row_from_plain(row), **dict(zip(FIELDS, values, strict=True)))
 
 
-def problems_to_measure(known, which, part_of):
+def problems_to_measure(known, which, part_of, names=None):
     """Return the unknown problems of a part of those that no shipped database has.
 
-    Those of families with few choices come first.
+    Those of families with few choices come first.  `names` are networks; the default is all.
     """
     families = merged_families(map(read_database, SHIPPED.glob("*.json")))
     shipped = Database("", "", "", families=families)
-    problems = [problem for problem in network_problems() if not shipped.find(problem)]
+    problems = [problem for problem in network_problems(names) if not shipped.find(problem)]
     # A part is the same when the process starts again, whatever was measured before.
     ordered = sorted(problems, key=lambda problem: len(families.get(family_of(problem), ())))
     return [problem for problem in ordered[which::part_of] if digest_of(problem) not in known]
@@ -129,7 +132,8 @@ def measure(path, arguments):
         if not path.exists():
             path.write_text(json.dumps(origin) + "\n", encoding="utf-8")
         known = {measured.digest for measured in read([path], origin)}
-        problems = problems_to_measure(known, arguments.which, arguments.part_of)
+        names = arguments.list.split(",") if arguments.list else None
+        problems = problems_to_measure(known, arguments.which, arguments.part_of, names)
         free_bytes, _ = handle.device.memory_info()
         handle.timing = handle.timing._replace(**TIMING)
         for problem in problems:
@@ -169,6 +173,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=600.0, help="begin nothing after so long")
     parser.add_argument("--part-of", type=int, default=1, help="how many processes share the work")
     parser.add_argument("--which", type=int, default=0, help="of them, from 0")
+    parser.add_argument("--list", help="measure these networks, as replknet,mamba; all by default")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     if arguments.database:

@@ -266,10 +266,75 @@ def c3d():
     return net
 
 
+def resnext():
+    """ResNeXt-101 32x8d: the 3x3 convolutions have 32 groups."""
+    net = Layers("resnext101")
+    size = net.conv((224, 224), 3, 64, 7, 2, 3)
+    size, channels = (56, 56), 64
+    for stage, width in enumerate((256, 512, 1024, 2048)):
+        for block in range(2):
+            step = 2 if stage and not block else 1
+            net.conv(size, channels, width, 1)
+            after = net.conv(size, width, width, 3, step, groups=32)
+            net.conv(after, width, width, 1)
+            if not block:
+                net.conv(size, channels, width, 1, step, 0)
+            size, channels = after, width
+    return net
+
+
+def replknet():
+    """RepLKNet-31B: the large depthwise convolutions, and the 5x5 ones beside them in training."""
+    net = Layers("replknet", (32,))
+    size = (56, 56)
+    for width, kernel in ((128, 31), (256, 29), (512, 27), (1024, 13)):
+        for taps in (kernel, 5):
+            net.conv(size, width, width, taps, groups=width)
+        size = tuple(extent // 2 for extent in size)
+    return net
+
+
+def mamba():
+    """The depthwise convolution of Mamba's blocks, 130M to 2.8B: it pads at both ends."""
+    net = Layers("mamba", (4,))
+    for width in (1536, 2048, 4096, 5120):
+        net.conv((2048,), width, width, 4, padding=3, groups=width)
+    return net
+
+
+def vocos():
+    """Vocos: ConvNeXt blocks in one dimension, over 100 mel bands."""
+    net = Layers("vocos", (16,))
+    size = net.conv((640,), 100, 512, 7)
+    net.conv(size, 512, 512, 7, groups=512)
+    return net
+
+
+def squeezeformer():
+    """The depthwise convolutions of Squeezeformer-XS, M and L, at both rates of its U-Net."""
+    net = Layers("squeezeformer", (16,))
+    for width in (144, 324, 640):
+        for steps in (500, 250):
+            net.conv((steps,), width, width, 31, groups=width)
+    return net
+
+
+def conv_tasnet():
+    """Conv-TasNet on 4 seconds at 8 kHz: the encoder, and one stack of dilated blocks."""
+    net = Layers("conv_tasnet", (8,))
+    size = net.conv((32000,), 1, 512, 16, 8, 0)
+    net.conv(size, 512, 128, 1)
+    net.conv(size, 128, 512, 1)
+    for exponent in range(8):
+        net.conv(size, 512, 512, 3, dilation=2**exponent, groups=512)
+    return net
+
+
 NETWORKS = (
     resnet(50), resnet(18), resnet(34), vit(), convnext("tiny", (96, 192, 384, 768)),
     convnext("base", (128, 256, 512, 1024)), stable_diffusion(), autoencoder(), mobilenet_v2(),
     mobilenet_v3(), efficientnet(), unet(), deeplab(), whisper(), wav2vec(), c3d(),
+    resnext(), replknet(), mamba(), vocos(), squeezeformer(), conv_tasnet(),
 )  # fmt: skip
 # Network: batch, heads, heads of keys and values, size of a head, steps.
 ATTENTION = (

@@ -196,7 +196,10 @@ def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
         # The descriptor call's heuristic is asked with this math type, too.
         math_type = MathType.TENSOR_OP
     return AlgorithmResult(
-        configuration.engine, math_type, deterministic=configuration.deterministic
+        configuration.engine,
+        math_type,
+        deterministic=configuration.deterministic,
+        compiled=configuration.compiled,
     )
 
 
