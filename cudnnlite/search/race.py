@@ -26,6 +26,9 @@ _MOST_REPEATS_AT_FIRST = 2
 _HOST_RATIO = 1.5
 # The shortest time from which a number of repeats is computed.
 _SHORTEST_MS = 1e-3
+# Shorter calls try no engine that cuDNN compiles: it takes as long as 10,000 of them.  Graphs whose
+# first engine is compiled have no others.
+_LEAST_MS_TO_COMPILE = 0.05
 NOT_TRIED = "not tried: the likelier candidates came first"
 _NO_CANDIDATES: Iterator[AlgorithmResult] = iter(())
 
@@ -262,6 +265,7 @@ class Race:
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
         """Return the next further candidate, which joins the race; None if there is none.
 
+        Candidates that are not worth the time to compile them are skipped.
         None too if the latest ones were so slow that the rest, less likely still, is not read.
         """
         while not self._rest_is_slow:
@@ -275,7 +279,7 @@ class Race:
             if row is None:
                 return None
             identity = identity_of(row)
-            if identity in self._identities:
+            if identity in self._identities or self._is_too_short_for(row):
                 continue
             runner = Runner(row)
             self._identities.add(identity)
@@ -283,6 +287,11 @@ class Race:
             if not self._is_of_slow_engine(runner):
                 return len(self.runners) - 1
         return None
+
+    def _is_too_short_for(self, row: AlgorithmResult) -> bool:
+        """Return whether cuDNN would compile a candidate for calls that are known to be short."""
+        is_extra_work = row.compiled and not self.runners[0].row.compiled
+        return is_extra_work and self.best_ms < _LEAST_MS_TO_COMPILE
 
     @property
     def _rest_is_slow(self) -> bool:

@@ -92,6 +92,15 @@ def test_a_part_of_the_problems_stays_the_same():
     assert [digest_of(p) for p in problems_to_measure(known, 1, 2)] == second[50:]
 
 
+def test_the_problems_of_some_networks_and_families_again():
+    some = {"names": ["mamba", "resnext101"], "family": "channels last depthwise"}
+    again = problems_to_measure((), 0, 1, **some, again=True)
+    # Four widths, three arithmetics with the channels last, forward and two gradients.
+    assert len(again) == 36
+    assert {problem.values["w"].shape[1:] for problem in again if "w" in problem.values} == {(1, 4)}
+    assert len(problems_to_measure((), 0, 1, **some)) < 36
+
+
 def test_winners_take_turns_with_the_heuristics_order():
     rows = [row(5, 1.0), *(row(engine, 1.0, rank) for rank, engine in enumerate((9, 8, 7, 6)))]
     winners = [row(5, 0.1), row(4, 0.1), row(6, 0.1), row(7, 0.1)]

@@ -12,8 +12,8 @@ FMA = dnn.MathType.FMA
 LOADING_MS = 9.0
 
 
-def engine(index, knob=0, workspace=0):
-    return dnn.AlgorithmResult(dnn.Engine(index, {2: knob}), FMA, workspace=workspace)
+def engine(index, knob=0, workspace=0, **fields):
+    return dnn.AlgorithmResult(dnn.Engine(index, {2: knob}), FMA, workspace=workspace, **fields)
 
 
 def run(race, times_ms, repeatable=False, delay=0):
@@ -287,6 +287,21 @@ def test_a_close_candidate_begins_the_count_again():
     assert run_further([1.0, *[2.0] * 2, 1.1, *[2.0] * 9], timing) == 1 + 2 + 1 + 3
     # The first one, which calls run anyway, may be the slow one.
     assert run_further([9.0, *[1.0] * 6], timing) == 7
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "is_first_compiled", "is_tried"),
+    [(0.04, False, False), (0.06, False, True), (0.04, True, True), (None, False, True)],
+)
+def test_short_calls_compile_nothing(first_ms, is_first_compiled, is_tried):
+    """As long as nobody knows how long calls take, they do."""
+    race = Race([engine(0, compiled=is_first_compiled)])
+    pending = {race.next_turn(()).candidate}
+    if first_ms is not None:
+        race.record(0, first_ms, is_first=False)
+        pending = set()
+    turn = race.next_turn(pending, iter([engine(1, compiled=True), engine(2)]))
+    assert race.runners[turn.candidate].row.algorithm.index == (1 if is_tried else 2)
 
 
 def test_a_race_ends_where_candidates_can_never_be_read():

@@ -3,6 +3,7 @@
     python tools/benchmarks/incremental.py [--seconds 200] [--calls 12] [--json OUT.json]
     python tools/benchmarks/incremental.py --part database [--seconds 200]
     python tools/benchmarks/incremental.py --part resnet50 --who ours [--database]
+    python tools/benchmarks/incremental.py --part resnet50 --rounds 4
     python tools/benchmarks/incremental.py --join PART1.json PART2.json
 
 "calls", the default part, has convolutions of networks that are neither in the database nor in the
@@ -17,7 +18,8 @@ that are in the database.
 and backward, in a new process without any cache: `--who` is "ours" (tuning in real calls),
 "untuned", "torch" or "torch-benchmark".  The first two use no database unless `--database` is
 given; the other parts use that of `CUDNNLITE_DATABASE`.  `--losers` and `--share` are fields of
-`Handle.timing`.
+`Handle.timing`.  With `--rounds` each contender runs so often, in turn with the others, and the
+medians are printed; cudnn.benchmark is not among them, because it takes ten seconds.
 
 A run that ends early has measured a sample: the problems are mixed, and those of "calls" have each
 convolution once before any has a second arithmetic or operation.  `--part-of 2 --which 1` measures
@@ -31,7 +33,9 @@ import itertools
 import json
 import os
 import random
+import re
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -54,6 +58,16 @@ TARGETS = {"calls": (1.02, 1.08, 1.5), "database": (1.03, 1.10)}
 ROUNDS = 9
 SAMPLE_MS = 2.0
 STEPS = 50
+# The contenders of `--rounds`, with their options.
+CONTENDERS = {
+    "with the database": ("--who", "ours", "--database"),
+    "tuning in real calls": ("--who", "ours"),
+    "the same, a third of the time": ("--who", "ours", "--share", "0.3333"),
+    "untuned": ("--who", "untuned"),
+    "PyTorch": ("--who", "torch"),
+}
+# What a contender prints at the end.
+RESULT = re.compile(r"steps ([\d.]+) s, first ([\d.]+) ms, last ([\d.]+) ms")
 
 
 class Shape(NamedTuple):
@@ -505,8 +519,28 @@ def timed_steps(step, synchronize):
     return seconds
 
 
+def compare_resnet50(arguments):
+    """Run each contender in new processes, in turn with the others, and print the medians."""
+    program = [sys.executable, __file__, "--part", "resnet50", "--device", arguments.device]
+    program += ["--config", arguments.config, "--batch", str(arguments.batch)]
+    results = {name: [] for name in CONTENDERS}
+    for _ in range(arguments.rounds):
+        for name, options in CONTENDERS.items():
+            process = subprocess.run(
+                [*program, *options], capture_output=True, text=True, check=True
+            )
+            results[name].append([float(text) for text in RESULT.search(process.stdout).groups()])
+    print(f"{'medians of ' + str(arguments.rounds):30} {STEPS} steps, s  first, ms  later, ms")
+    for name, runs in results.items():
+        total, first, last = map(statistics.median, zip(*runs, strict=True))
+        print(f"{name:30} {total:11.3f}  {first:9.0f}  {last:9.2f}")
+    return True
+
+
 def run_resnet50(arguments):
     """Print the seconds of the first steps of one contender, in this new process."""
+    if arguments.rounds:
+        return compare_resnet50(arguments)
     # The kernels of neither library are loaded, nor is any choice kept.
     if not arguments.database:
         os.environ["CUDNNLITE_DATABASE"] = "off"
@@ -540,6 +574,7 @@ def main():
     parser.add_argument("--which", type=int, default=0, help="of them, from 0")
     parser.add_argument("--database", action="store_true", help="resnet50: with the database")
     parser.add_argument("--join", nargs="+", help="print the table of such files, measure nothing")
+    parser.add_argument("--rounds", type=int, default=0, help="resnet50: all, so many times")
     parser.add_argument("--json", help="a file for all rows")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--device", default="cuda")

@@ -1,11 +1,13 @@
 """Record, on a GPU, the times of all candidates for the layers of networks, and the database.
 
-    python -m tools.record.candidates TIMES.jsonl [--seconds N] [--part-of 2 --which 0] [--list NAMES]
+    python -m tools.record.candidates TIMES.jsonl [--seconds N] [--part-of 2 --which 0]
+    python -m tools.record.candidates TIMES.jsonl [--list NAMES] [--family TEXT] [--again]
     python -m tools.record.candidates TIMES.jsonl ... --database DATABASE.json
 
 The first command measures problems that neither the file nor the shipped database has, those of
 families with few choices first, and adds a line for each.  `--which` is the part of the problems
-that this process measures, so that each GPU has its own.  The second command measures nothing: it
+that this process measures, so that each GPU has its own.  The second one measures the problems of
+some networks or families, with `--again` also those of the database.  The last measures nothing: it
 puts the choice of each line into a database of the same GPU and cuDNN.  `cudnnlite cache record`
 chooses alike, but has more candidates: see `policy_for`.  The first line of a file says on what it
 was measured.
@@ -110,14 +112,19 @@ def _row_of(plain):
     return replace(row_from_plain(row), **dict(zip(FIELDS, values, strict=True)))
 
 
-def problems_to_measure(known, which, part_of, names=None):
+def problems_to_measure(known, which, part_of, *, names=None, family="", again=False):
     """Return the unknown problems of a part of those that no shipped database has.
 
-    Those of families with few choices come first.  `names` are networks; the default is all.
+    Those of families with few choices come first.  `names` are networks; the default is all.  The
+    names of their families contain `family`.  With `again` it does not matter what is shipped.
     """
     families = merged_families(map(read_database, SHIPPED.glob("*.json")))
     shipped = Database("", "", "", families=families)
-    problems = [problem for problem in network_problems(names) if not shipped.find(problem)]
+    problems = [
+        problem
+        for problem in network_problems(names)
+        if family in family_of(problem) and (again or not shipped.find(problem))
+    ]
     # A part is the same when the process starts again, whatever was measured before.
     ordered = sorted(problems, key=lambda problem: len(families.get(family_of(problem), ())))
     return [problem for problem in ordered[which::part_of] if digest_of(problem) not in known]
@@ -132,8 +139,14 @@ def measure(path, arguments):
         if not path.exists():
             path.write_text(json.dumps(origin) + "\n", encoding="utf-8")
         known = {measured.digest for measured in read([path], origin)}
-        names = arguments.list.split(",") if arguments.list else None
-        problems = problems_to_measure(known, arguments.which, arguments.part_of, names)
+        problems = problems_to_measure(
+            known,
+            arguments.which,
+            arguments.part_of,
+            names=arguments.list.split(",") if arguments.list else None,
+            family=arguments.family,
+            again=arguments.again,
+        )
         free_bytes, _ = handle.device.memory_info()
         handle.timing = handle.timing._replace(**TIMING)
         for problem in problems:
@@ -174,6 +187,10 @@ def main():
     parser.add_argument("--part-of", type=int, default=1, help="how many processes share the work")
     parser.add_argument("--which", type=int, default=0, help="of them, from 0")
     parser.add_argument("--list", help="measure these networks, as replknet,mamba; all by default")
+    parser.add_argument(
+        "--family", default="", help="measure families whose names contain this text"
+    )
+    parser.add_argument("--again", action="store_true", help="measure what the database has, too")
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     if arguments.database:
