@@ -38,8 +38,10 @@ _WRITE_SECONDS = 5.0
 # host, the time of a short call varied by as much.
 _LONGEST_CALL_RATIO = 2.0
 # An engine that cuDNN compiles is chosen only if it is faster than all others by more than this
-# factor.  On an H100 the first plan of one took 0.5 s, and 0.05 s once CUDA had kept the result.
+# factor and this time.  On an H100 compiling took 0.2 to 1.1 s, and 0.05 s once CUDA had kept the
+# result.
 _GAIN_OF_COMPILED = 1.1
+_LEAST_MS_GAINED = 0.002
 
 
 class Recorded(NamedTuple):
@@ -171,13 +173,18 @@ def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
         for row in eager
         if row.call_us is None or row.call_us <= longest_us
     ]
-    return next(iter(ranked(_without_compilations(usable))), None)
+    return next(iter(ranked(_worth_compiling(usable))), None)
 
 
-def _without_compilations(rows: Sequence[AlgorithmResult]) -> list[AlgorithmResult]:
-    """Return the rows that cuDNN does not compile, and those that are clearly faster than these."""
+def _worth_compiling(rows: Sequence[AlgorithmResult]) -> Sequence[AlgorithmResult]:
+    """Return the rows without engines that cuDNN compiles for little gain.
+
+    If there are no others, as for attention, all are returned.
+    """
     times_ms = [row.time_ms for row in rows if row.time_ms is not None and not row.compiled]
-    cutoff_ms = min(times_ms, default=inf) / _GAIN_OF_COMPILED
+    if not times_ms:
+        return rows
+    cutoff_ms = min(min(times_ms) / _GAIN_OF_COMPILED, min(times_ms) - _LEAST_MS_GAINED)
     return [
         row
         for row in rows

@@ -70,7 +70,8 @@ class AlgorithmResult:
     within_noise : bool
         Whether its time differs from that of the first row by less than the noise.
     compiled : bool
-        Whether cuDNN compiles it at run time: the first plan of it takes up to a second.
+        Whether it is an engine that cuDNN compiles at run time, which takes 0.2 to 1.1 s.  Known of
+        the candidates of a search and of a plan's choice.
     replay : bool
         Whether calls are launched as a CUDA graph.  Then `call_us` is the time of a call with new
         addresses, including the copies.

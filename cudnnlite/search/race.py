@@ -26,9 +26,6 @@ _MOST_REPEATS_AT_FIRST = 2
 _HOST_RATIO = 1.5
 # The shortest time from which a number of repeats is computed.
 _SHORTEST_MS = 1e-3
-# Shorter calls try no engine that cuDNN compiles: it takes as long as 10,000 of them.  Graphs whose
-# first engine is compiled have no others.
-_LEAST_MS_TO_COMPILE = 0.05
 NOT_TRIED = "not tried: the likelier candidates came first"
 _NO_CANDIDATES: Iterator[AlgorithmResult] = iter(())
 
@@ -124,6 +121,7 @@ class Race:
         self.ranks_by_latency = latency
         self.budget = TrialBudget() if budget is None else budget
         self._identities = {identity_of(row) for row in rows}
+        self._held_back: list[AlgorithmResult] = []  # read, but to be tried later, if at all
         self.calls = 0
         self._leader: int | None = None  # None: to be looked for
         self.winner: int | None = None
@@ -265,12 +263,13 @@ class Race:
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
         """Return the next further candidate, which joins the race; None if there is none.
 
-        Candidates that are not worth the time to compile them are skipped.
+        One that cuDNN has to compile is held back until the time of calls is known, and left out if
+        they are short.
         None too if the latest ones were so slow that the rest, less likely still, is not read.
         """
         while not self._rest_is_slow:
             try:
-                row = next(candidates, None)
+                row = self._next_row(candidates)
             except BaseException:
                 # The failed reading counts as a call that tries a candidate, so that the race ends
                 # if candidates can never be read.
@@ -279,8 +278,14 @@ class Race:
             if row is None:
                 return None
             identity = identity_of(row)
-            if identity in self._identities or self._is_too_short_for(row):
+            if identity in self._identities:
                 continue
+            if row.compiled and not self.runners[0].row.compiled:
+                if self._least_sampled_ms == inf:
+                    self._held_back.append(row)
+                    continue
+                if self._least_sampled_ms < self._timing.real_compile_ms:
+                    continue
             runner = Runner(row)
             self._identities.add(identity)
             self.runners.append(runner)
@@ -288,10 +293,19 @@ class Race:
                 return len(self.runners) - 1
         return None
 
-    def _is_too_short_for(self, row: AlgorithmResult) -> bool:
-        """Return whether cuDNN would compile a candidate for calls that are known to be short."""
-        is_extra_work = row.compiled and not self.runners[0].row.compiled
-        return is_extra_work and self.best_ms < _LEAST_MS_TO_COMPILE
+    def _next_row(self, candidates: Iterator[AlgorithmResult]) -> AlgorithmResult | None:
+        """Return the next further candidate, those that were held back first."""
+        if self._held_back and self._least_sampled_ms < inf:
+            return self._held_back.pop(0)
+        return next(candidates, None)
+
+    @property
+    def _least_sampled_ms(self) -> float:
+        """The device's least time for a candidate; infinite if all times may include loading."""
+        return min(
+            (runner.device_ms for runner in self.runners if runner.times_ms and not runner.why_out),
+            default=inf,
+        )
 
     @property
     def _rest_is_slow(self) -> bool:

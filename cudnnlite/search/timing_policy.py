@@ -73,7 +73,10 @@ class TimingPolicy(NamedTuple):
     # but for the last trial and the waiting calls' own cost.  Many calls may pass before a choice is
     # known.
     real_share: float = 1.0
-    # Such a call repeats short work for about this many ms.  Calls of recurrent networks, and
+    # Calls that take the device less than this try no engine that cuDNN compiles, unless the first
+    # candidate is compiled, too: compiling takes as long as 10,000 such calls.
+    real_compile_ms: float = 0.05
+    # A call that tries a candidate repeats short work for about this many ms.  Calls of recurrent networks, and
     # those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
@@ -83,7 +86,13 @@ class TimingPolicy(NamedTuple):
 DEFAULT_TIMING = TimingPolicy()
 # One sample of each: for a device whose times say nothing about a GPU.
 ONE_LOOK = TimingPolicy(
-    rounds=1, least_rounds=1, further_rounds=0, sample_ms=0.0, most_calls=1, real_sample_ms=0.0
+    rounds=1,
+    least_rounds=1,
+    further_rounds=0,
+    sample_ms=0.0,
+    most_calls=1,
+    real_compile_ms=0.0,
+    real_sample_ms=0.0,
 )
 
 

@@ -463,7 +463,7 @@ def test_a_winner_in_another_layout(
 def test_rules_hold_for_winners(
     handle: dnn.Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """True float32 and the policy take away a winner; being compiled does not."""
+    """True float32 and the policy take away a winner, and so does a compilation for short calls."""
     problem = dnn.convolution_forward.problem(case.x.spec, case.w.spec, case.conv)
     winner = winner_of(handle, case)
     set_winners(monkeypatch, problem, winner)
@@ -484,7 +484,10 @@ def test_rules_hold_for_winners(
     nondeterministic = frozenset({BackendNumericalNote.NONDETERMINISTIC})
     assert is_tried(numerical=nondeterministic)
     assert not is_tried(numerical=nondeterministic, deterministic=True)
-    assert is_tried(behavior=frozenset({BackendBehaviorNote.RUNTIME_COMPILATION}))
+    compiled = frozenset({BackendBehaviorNote.RUNTIME_COMPILATION})
+    for compile_ms, expected in ((0.0, True), (1000.0, False)):
+        handle.timing = handle.timing._replace(real_compile_ms=compile_ms)
+        assert is_tried(behavior=compiled) is expected
 
 
 def test_a_winner_of_a_graph(

@@ -289,19 +289,56 @@ def test_a_close_candidate_begins_the_count_again():
     assert run_further([9.0, *[1.0] * 6], timing) == 7
 
 
+def turn_behind(first, candidates, device_ms, **fields):
+    """Return a race whose first candidate took these ms, and the engine of its next turn."""
+    race = Race([first], latency=True)
+    race.next_turn(())
+    race.record(0, device_ms, **{"is_first": False} | fields)
+    turn = race.next_turn((), candidates)
+    return race, race.runners[turn.candidate].row.algorithm.index
+
+
 @pytest.mark.parametrize(
-    ("first_ms", "is_first_compiled", "is_tried"),
-    [(0.04, False, False), (0.06, False, True), (0.04, True, True), (None, False, True)],
+    ("device_ms", "host_ms", "is_first_compiled", "expected"),
+    [
+        (0.04, 0.0, False, 2),
+        (0.06, 0.0, False, 1),
+        (0.04, 0.06, False, 2),
+        (0.04, 0.0, True, 1),
+    ],
 )
-def test_short_calls_compile_nothing(first_ms, is_first_compiled, is_tried):
-    """As long as nobody knows how long calls take, they do."""
-    race = Race([engine(0, compiled=is_first_compiled)])
-    pending = {race.next_turn(()).candidate}
-    if first_ms is not None:
-        race.record(0, first_ms, is_first=False)
-        pending = set()
-    turn = race.next_turn(pending, iter([engine(1, compiled=True), engine(2)]))
-    assert race.runners[turn.candidate].row.algorithm.index == (1 if is_tried else 2)
+def test_cudnn_compiles_no_engine_for_short_calls(device_ms, host_ms, is_first_compiled, expected):
+    """The device's time decides, and nothing if the first candidate is compiled anyway."""
+    first = engine(0, compiled=is_first_compiled)
+    candidates = iter([engine(1, compiled=True), engine(2)])
+    _, tried = turn_behind(first, candidates, device_ms, host_ms=host_ms)
+    assert tried == expected
+
+
+@pytest.mark.parametrize(("sample_ms", "expected"), [(0.04, 3), (0.06, 1)])
+def test_an_engine_to_compile_is_held_back_until_calls_have_a_time(sample_ms, expected):
+    """A first run that may have loaded kernels says nothing."""
+    candidates = iter([engine(1, compiled=True), engine(2), engine(3)])
+    race, tried = turn_behind(engine(0), candidates, 4.0, is_first=True)
+    assert tried == 2
+    race.record(1, sample_ms, is_first=False)
+    numbers = []
+    while len(numbers) < 2:
+        turn = race.next_turn((), candidates)
+        race.record(turn.candidate, sample_ms, is_first=False)
+        numbers.append(race.runners[turn.candidate].row.algorithm.index)
+    # The first candidate runs again, because its only time is a bound.
+    assert numbers == [0, expected]
+
+
+def test_an_engine_to_compile_is_held_back_while_a_time_is_pending():
+    race = Race([engine(0)])
+    race.next_turn(())
+    candidates = iter([engine(1, compiled=True)])
+    assert race.next_turn({0}, candidates) is None
+    race.record(0, 0.06, is_first=False)
+    turn = race.next_turn((), candidates)
+    assert race.runners[turn.candidate].row.algorithm.index == 1
 
 
 def test_a_race_ends_where_candidates_can_never_be_read():

@@ -18,8 +18,8 @@ that are in the database.
 and backward, in a new process without any cache: `--who` is "ours" (tuning in real calls),
 "untuned", "torch" or "torch-benchmark".  The first two use no database unless `--database` is
 given; the other parts use that of `CUDNNLITE_DATABASE`.  `--losers` and `--share` are fields of
-`Handle.timing`.  With `--rounds` each contender runs so often, in turn with the others, and the
-medians are printed; cudnn.benchmark is not among them, because it takes ten seconds.
+`Handle.timing`.  With `--rounds` the contenders, which `CONTENDERS` lists with their options, run so
+often in turn, and the medians are printed; cudnn.benchmark, which takes ten seconds, is left out.
 
 A run that ends early has measured a sample: the problems are mixed, and those of "calls" have each
 convolution once before any has a second arithmetic or operation.  `--part-of 2 --which 1` measures
@@ -31,9 +31,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import operator
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
@@ -42,8 +42,6 @@ import time
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
-
-import numpy as np
 
 CONFIGS = {
     "f32": ("float32", "NCHW", "FMA"),
@@ -66,8 +64,6 @@ CONTENDERS = {
     "untuned": ("--who", "untuned"),
     "PyTorch": ("--who", "torch"),
 }
-# What a contender prints at the end.
-RESULT = re.compile(r"steps ([\d.]+) s, first ([\d.]+) ms, last ([\d.]+) ms")
 
 
 class Shape(NamedTuple):
@@ -524,17 +520,30 @@ def compare_resnet50(arguments):
     program = [sys.executable, __file__, "--part", "resnet50", "--device", arguments.device]
     program += ["--config", arguments.config, "--batch", str(arguments.batch)]
     results = {name: [] for name in CONTENDERS}
-    for _ in range(arguments.rounds):
-        for name, options in CONTENDERS.items():
-            process = subprocess.run(
-                [*program, *options], capture_output=True, text=True, check=True
-            )
-            results[name].append([float(text) for text in RESULT.search(process.stdout).groups()])
-    print(f"{'medians of ' + str(arguments.rounds):30} {STEPS} steps, s  first, ms  later, ms")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "seconds.json"
+        for _ in range(arguments.rounds):
+            for name, options in CONTENDERS.items():
+                subprocess.run(
+                    [*program, *options, "--json", str(file)], stdout=subprocess.PIPE, check=True
+                )
+                results[name].append(json.loads(file.read_text(encoding="utf-8")))
+    untuned = [sum(seconds) for seconds in results["untuned"]]
+    title = f"medians of {arguments.rounds}"
+    print(f"{title:30} {STEPS} steps, s  over untuned  first, ms  later, ms")
     for name, runs in results.items():
-        total, first, last = map(statistics.median, zip(*runs, strict=True))
-        print(f"{name:30} {total:11.3f}  {first:9.0f}  {last:9.2f}")
+        totals = [sum(seconds) for seconds in runs]
+        ratio = statistics.median(map(operator.truediv, totals, untuned))
+        first = statistics.median(seconds[0] for seconds in runs) * 1000
+        later = statistics.median(later_seconds(seconds) for seconds in runs) * 1000
+        total = statistics.median(totals)
+        print(f"{name:30} {total:11.3f}  {ratio:12.2f}  {first:9.0f}  {later:9.2f}")
     return True
+
+
+def later_seconds(seconds):
+    """Return the median of the last ten steps."""
+    return statistics.median(seconds[-10:])
 
 
 def run_resnet50(arguments):
@@ -557,8 +566,10 @@ def run_resnet50(arguments):
         seconds = steps_torch(config, arguments.batch, benchmark=who == "torch-benchmark")
     print(
         f"resnet50 {config} batch {arguments.batch} {who:16} {STEPS} steps {sum(seconds):.3f} s, "
-        f"first {seconds[0] * 1000:.0f} ms, last {np.median(seconds[-10:]) * 1000:.2f} ms"
+        f"first {seconds[0] * 1000:.0f} ms, last {later_seconds(seconds) * 1000:.2f} ms"
     )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(seconds), encoding="utf-8")
     return True
 
 
@@ -575,7 +586,7 @@ def main():
     parser.add_argument("--database", action="store_true", help="resnet50: with the database")
     parser.add_argument("--join", nargs="+", help="print the table of such files, measure nothing")
     parser.add_argument("--rounds", type=int, default=0, help="resnet50: all, so many times")
-    parser.add_argument("--json", help="a file for all rows")
+    parser.add_argument("--json", help="a file for all rows, or for the seconds of the steps")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
@@ -586,6 +597,8 @@ def main():
     arguments = parser.parse_args()
     if not 0 <= arguments.which < arguments.part_of:
         parser.error("--which is from 0 to --part-of less 1")
+    if arguments.rounds and arguments.part != "resnet50":
+        parser.error("--rounds is for --part resnet50")
     if arguments.join and arguments.part == "resnet50":
         parser.error("--join is for the other parts")
     if arguments.join:

@@ -46,19 +46,29 @@ class Layers:
 
 def resnet(depth):
     """ResNet v1.5: stride 2 in the 3x3 convolution."""
-    net = Layers(f"resnet{depth}")
+    return residual_network(f"resnet{depth}", is_deep=depth >= 50)
+
+
+def resnext():
+    """ResNeXt-101 32x8d: a ResNet whose 3x3 convolutions are four times as wide, in 32 groups."""
+    return residual_network("resnext101", is_deep=True, widening=4, groups=32)
+
+
+def residual_network(name, *, is_deep, widening=1, groups=1):
+    """A ResNet, with blocks of three convolutions if it is deep, or of two."""
+    net = Layers(name)
     size = net.conv((224, 224), 3, 64, 7, 2, 3)
     size, channels = (56, 56), 64
-    is_deep = depth >= 50
     for stage, width in enumerate((64, 128, 256, 512)):
         stride = 1 if stage == 0 else 2
         for block in range(2):
             step = stride if block == 0 else 1
             outputs = 4 * width if is_deep else width
             if is_deep:
-                net.conv(size, channels, width, 1)
-                after = net.conv(size, width, width, 3, step)
-                net.conv(after, width, outputs, 1)
+                inner = widening * width
+                net.conv(size, channels, inner, 1)
+                after = net.conv(size, inner, inner, 3, step, groups=groups)
+                net.conv(after, inner, outputs, 1)
             else:
                 after = net.conv(size, channels, width, 3, step)
                 net.conv(after, width, width, 3)
@@ -266,23 +276,6 @@ def c3d():
     return net
 
 
-def resnext():
-    """ResNeXt-101 32x8d: the 3x3 convolutions have 32 groups."""
-    net = Layers("resnext101")
-    size = net.conv((224, 224), 3, 64, 7, 2, 3)
-    size, channels = (56, 56), 64
-    for stage, width in enumerate((256, 512, 1024, 2048)):
-        for block in range(2):
-            step = 2 if stage and not block else 1
-            net.conv(size, channels, width, 1)
-            after = net.conv(size, width, width, 3, step, groups=32)
-            net.conv(after, width, width, 1)
-            if not block:
-                net.conv(size, channels, width, 1, step, 0)
-            size, channels = after, width
-    return net
-
-
 def replknet():
     """RepLKNet-31B: the large depthwise convolutions, and the 5x5 ones beside them in training."""
     net = Layers("replknet", (32,))
@@ -297,7 +290,7 @@ def replknet():
 def mamba():
     """The depthwise convolution of Mamba's blocks, 130M to 2.8B: it pads at both ends."""
     net = Layers("mamba", (4,))
-    for width in (1536, 2048, 4096, 5120):
+    for width in (1536, 2048, 3072, 4096, 5120):
         net.conv((2048,), width, width, 4, padding=3, groups=width)
     return net
 
@@ -311,9 +304,12 @@ def vocos():
 
 
 def squeezeformer():
-    """The depthwise convolutions of Squeezeformer-XS, M and L, at both rates of its U-Net."""
+    """The depthwise convolutions of Squeezeformer-XS, M and L's convolution modules.
+
+    They have twice the model's channels, at both rates of its U-Net.
+    """
     net = Layers("squeezeformer", (16,))
-    for width in (144, 324, 640):
+    for width in (288, 648, 1280):
         for steps in (500, 250):
             net.conv((steps,), width, width, 31, groups=width)
     return net

@@ -240,8 +240,13 @@ def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
     problem = native.problem
     if isinstance(choice.algorithm, Engine):
         row, plan = named_engine(native, choice.algorithm, stack)
-        # The math type and determinism of a named engine are known only now.
-        choice = replace(choice, math_type=row.math_type, deterministic=row.deterministic)
+        # These facts about a named engine are known only now.
+        choice = replace(
+            choice,
+            math_type=row.math_type,
+            deterministic=row.deterministic,
+            compiled=row.compiled,
+        )
         return _completed(native, choice, plan)
     # The workspace depends on the math type, which is therefore set first.
     native.descriptors["conv"].set_math_type(choice.math_type)
