@@ -117,7 +117,7 @@ class Database:
             database = cls(**facts, families=plain["families"])
             for rows in database.families.values():
                 for row in rows.values():
-                    row_from_plain(row)
+                    _values_of(row)
         except _MISTAKES as error:
             raise ArgumentError(f"{source} is no database of cudnnlite ({error!r})") from error
         return database
@@ -164,6 +164,13 @@ def row_to_plain(choice: AlgorithmResult) -> Row:
 
 def row_from_plain(row: Row) -> AlgorithmResult:
     """Return the choice of a row."""
+    values = _values_of(row)
+    kind = ConvolutionResult if "layout" in values else AlgorithmResult
+    return kind(**values)
+
+
+def _values_of(row: Row) -> dict[str, Any]:
+    """Return the fields of a row's choice; one of `_MISTAKES` if it is no row."""
     plain, math_type, workspace, deterministic, error, layout = row
     if isinstance(plain, str):
         name, _, member = plain.partition(".")
@@ -172,14 +179,16 @@ def row_from_plain(row: Row) -> AlgorithmResult:
         index, knobs = plain
         algorithm = _engine(index, **knobs)
     values: dict[str, Any] = {
+        "algorithm": algorithm,
+        "math_type": MathType[math_type],
         "workspace": int(workspace),
         "deterministic": deterministic,
         "error": error,
         "source": DATABASE,
     }
     if layout:
-        return ConvolutionResult(algorithm, MathType[math_type], layout=str(layout), **values)
-    return AlgorithmResult(algorithm, MathType[math_type], **values)
+        values["layout"] = str(layout)
+    return values
 
 
 # `typed`, because a row with true or 1.0 for a number is refused.
