@@ -56,6 +56,8 @@ TARGETS = {"calls": (1.02, 1.08, 1.5), "database": (1.03, 1.10)}
 ROUNDS = 9
 SAMPLE_MS = 2.0
 STEPS = 50
+# Calls in which a plan takes over the winner of its trials, if it has not done so before.
+SETTLING_CALLS = 2
 # The contenders of `--rounds`, with their options.
 CONTENDERS = {
     "with the database": ("--who", "ours", "--database"),
@@ -280,13 +282,18 @@ def measure(handle, problem, calls, folder):
         handle, lambda: plan_of(handle, problem), operands, out, calls
     )
     os.environ["CUDNNLITE_DATABASE"] = folder
-    with dnn.autotuned(handle, cache=":memory:", incremental=True):
+    with dnn.autotuned(handle, cache=":memory:", incremental=True) as real_tuner:
         incremental, making, first = first_calls(
             handle, lambda: plan_of(handle, problem), operands, out, calls
         )
+        for _ in range(SETTLING_CALLS):
+            incremental(*operands, out=out)
+            handle.synchronize()
+        tried = [row for entry in real_tuner.cache.entries() for row in entry.rows]
     start = time.perf_counter()
     tuner = dnn.Tuner(handle, ":memory:")
-    choice = tuner.tune(problem).best()
+    table = tuner.tune(problem)
+    choice = table.best()
     tuning_ms = (time.perf_counter() - start) * 1000
     tuned = plan_of(handle, problem, choice)
     plans = {"untuned": untuned, "incremental": incremental, "tuned": tuned}
@@ -300,10 +307,17 @@ def measure(handle, problem, calls, folder):
         "tuning_ms": tuning_ms,
         **{f"{name}_choice": str(plan.choice).splitlines()[0] for name, plan in plans.items()},
         "source": incremental.choice.source,
+        "real_times": [times_of(row) for row in tried],
+        "search_times": [times_of(row) for row in table],
     }
     for plan in plans.values():
         plan.close()
     return row
+
+
+def times_of(row):
+    """Return what was measured of a candidate, for a look at a wrong choice."""
+    return [str(row).splitlines()[0], row.time_ms, row.spread_ms, row.call_us, row.host_us]
 
 
 def measure_database(handle, problem, folder):
