@@ -31,6 +31,7 @@ from cudnnlite.errors import (
 )
 from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
 from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.problems.results import AlgorithmResult
 
 # All values of a knob are tried if it has at most this many; otherwise the nearby ones.
 _FEW_VALUES = 16
@@ -161,6 +162,12 @@ class Configuration(NamedTuple):
         if not is_narrow:
             return MathType.FMA
         return MathType.DEFAULT if requested == MathType.FMA else requested
+
+    def candidate(self, math_type: MathType) -> AlgorithmResult:
+        """Return the engine as a candidate of a search, with a math type."""
+        return AlgorithmResult(
+            self.engine, math_type, deterministic=self.deterministic, compiled=self.compiled
+        )
 
 
 def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:

@@ -428,12 +428,7 @@ def row_of(
 ) -> AlgorithmResult:
     """Return an engine as a candidate."""
     math_type = math_type_of(configuration, graph, requirements.math_type)
-    return AlgorithmResult(
-        configuration.engine,
-        math_type,
-        deterministic=configuration.deterministic,
-        compiled=configuration.compiled,
-    )
+    return configuration.candidate(math_type)
 
 
 def why_excluded(

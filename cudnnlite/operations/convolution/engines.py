@@ -195,12 +195,7 @@ def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
     if math_type == MathType.DEFAULT and is_half:
         # The descriptor call's heuristic is asked with this math type, too.
         math_type = MathType.TENSOR_OP
-    return AlgorithmResult(
-        configuration.engine,
-        math_type,
-        deterministic=configuration.deterministic,
-        compiled=configuration.compiled,
-    )
+    return configuration.candidate(math_type)
 
 
 def why_excluded(configuration: Configuration, graph: Graph, problem: Problem) -> str:
