@@ -305,7 +305,7 @@ def measure(handle, problem, calls, folder):
         "untuned_first_ms": untuned_first,
         "first_ms": first,
         "tuning_ms": tuning_ms,
-        **{f"{name}_choice": str(plan.choice).splitlines()[0] for name, plan in plans.items()},
+        **{f"{name}_choice": first_line(plan.choice) for name, plan in plans.items()},
         "source": incremental.choice.source,
         "real_times": [times_of(row) for row in tried],
         "search_times": [times_of(row) for row in table],
@@ -315,9 +315,14 @@ def measure(handle, problem, calls, folder):
     return row
 
 
+def first_line(row):
+    """Return the first line of a candidate's text, which names it."""
+    return str(row).splitlines()[0]
+
+
 def times_of(row):
     """Return what was measured of a candidate, for a look at a wrong choice."""
-    return [str(row).splitlines()[0], row.time_ms, row.spread_ms, row.call_us, row.host_us]
+    return [first_line(row), row.time_ms, row.spread_ms, row.call_us, row.host_us]
 
 
 def measure_database(handle, problem, folder):
@@ -339,7 +344,7 @@ def measure_database(handle, problem, folder):
     plans = {"untuned": untuned, "incremental": first, "tuned": tuned}
     times = call_times(handle, plans, operands, out)
     row = {f"{name}_us": us for name, us in times.items()}
-    row |= {f"{name}_choice": str(plan.choice).splitlines()[0] for name, plan in plans.items()}
+    row |= {f"{name}_choice": first_line(plan.choice) for name, plan in plans.items()}
     row["source"] = first.choice.source
     for plan in plans.values():
         plan.close()
@@ -562,8 +567,6 @@ def later_seconds(seconds):
 
 def run_resnet50(arguments):
     """Print the seconds of the first steps of one contender, in this new process."""
-    if arguments.rounds:
-        return compare_resnet50(arguments)
     # The kernels of neither library are loaded, nor is any choice kept.
     if not arguments.database:
         os.environ["CUDNNLITE_DATABASE"] = "off"
@@ -621,6 +624,8 @@ def main():
         print(f"{len(rows)} problems of {len(names)} convolutions")
         return 0 if report(rows, arguments.part) or not arguments.check else 1
     run = run_resnet50 if arguments.part == "resnet50" else run_calls
+    if arguments.rounds:
+        run = compare_resnet50
     return 0 if run(arguments) or not arguments.check else 1
 
 

@@ -64,8 +64,8 @@ def policy_for(problem):
 
     On an H100 no algorithm of the descriptor call was the fastest call for any of 981 convolutions
     and gradients, and no conversion for any of 541 with channels last.  Depthwise filters convert
-    all the same: those 541 had no large or one-dimensional ones, for which a
-    conversion was faster than all engines without one in 44 of 81 problems.
+    all the same: those 541 had no large or one-dimensional ones, for which a conversion was faster
+    than all engines without one in 44 of 81 problems.
     """
     if not problem.kind.startswith("convolution"):
         return dnn.TuningPolicy()
