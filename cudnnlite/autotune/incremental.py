@@ -283,8 +283,8 @@ class _PlanCandidates(NonCopyable, ABC):
 class _ConvolutionCandidates(_PlanCandidates):
     """The engines and algorithms for a convolution, some of them in other layouts.
 
-    Of the engines that cuDNN compiles at run time, only winners of the database are tried: they were
-    clearly faster than all others for a similar problem.  With `compiled`, those that cuDNN's
+    Of the engines that cuDNN compiles at run time, only winners of the database are tried: they
+    were clearly faster than all others for a similar problem.  With `compiled`, those that cuDNN's
     heuristics name for the operands' own layout are tried, too.  Compiling takes half a second.
     """
 

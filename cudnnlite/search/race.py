@@ -263,9 +263,9 @@ class Race:
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
         """Return the next further candidate, which joins the race; None if there is none.
 
-        One that cuDNN has to compile is held back until the time of calls is known, and left out if
-        they are short.
-        None too if the latest ones were so slow that the rest, less likely still, is not read.
+        None too if the latest ones were so slow that the rest, less likely still, is not read.  A
+        candidate that cuDNN has to compile is held back until the time of calls is known, and left
+        out if they are short.
         """
         while not self._rest_is_slow:
             try:

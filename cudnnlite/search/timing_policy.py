@@ -76,8 +76,8 @@ class TimingPolicy(NamedTuple):
     # Calls that take the device less than this try no engine that cuDNN compiles, unless the first
     # candidate is compiled, too: compiling takes as long as 10,000 such calls.
     real_compile_ms: float = 0.05
-    # A call that tries a candidate repeats short work for about this many ms.  Calls of recurrent networks, and
-    # those that read their own result, are never repeated.
+    # A call that tries a candidate repeats short work for about this many ms.  Calls of recurrent
+    # networks, and those that read their own result, are never repeated.
     real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
     energy_seconds: float = 1.0
