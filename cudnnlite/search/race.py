@@ -21,7 +21,7 @@ _TIE_RATIO = 1.01
 # of short repeats varied by some percent.
 _GAIN_OVER_THE_FIRST = 1.05
 # The most repeats of a candidate without a time, which may be a slow one.
-_MOST_REPEATS_AT_FIRST = 2
+_MOST_REPEATS_AT_FIRST = 4
 # One sample of a host that was slow for a while is too long by this factor at most, as measured.
 _HOST_RATIO = 1.5
 # The shortest time from which a number of repeats is computed.
@@ -48,7 +48,7 @@ class Runner:
 
     `first_ms`, the time of its first run, is an upper bound: kernels may be loaded in that run.
     `device_ms` and `host_ms` are the least times of the device, and of the host until a call
-    returned.
+    returned.  `excess_ms` is by how much the only sample may be too long.
     """
 
     row: AlgorithmResult
@@ -57,6 +57,7 @@ class Runner:
     times_ms: list[float] = field(default_factory=list)
     device_ms: float = inf
     host_ms: float = inf
+    excess_ms: float = 0.0
     why_out: str = ""
     is_transient: bool = False
 
@@ -178,8 +179,8 @@ class Race:
     def _least_ms(self, runner: Runner) -> float:
         """Return the time that a candidate takes at least, as the host may have been slow."""
         if not self.ranks_by_latency:
-            return runner.ms
-        return max(runner.device_ms, runner.host_ms / _HOST_RATIO)
+            return runner.ms - runner.excess_ms
+        return max(runner.device_ms - runner.excess_ms, runner.host_ms / _HOST_RATIO)
 
     def _sure_ms(self, runner: Runner) -> float:
         """Return the time by which a candidate is judged: after one sample, the least possible."""
@@ -319,23 +320,24 @@ class Race:
         return len(losers) == self._timing.real_losers
 
     def _is_of_slow_engine(self, runner: Runner) -> bool:
-        """Return whether another setting of a candidate's engine was far slower than the best."""
+        """Return whether all settings of a candidate's engine so far were far slower than the best."""
         engine = runner.row.algorithm
         if not isinstance(engine, Engine):
             return False
-        cutoff_ms = self._timing.give_up * self.best_ms
-        return any(
-            isinstance(other.row.algorithm, Engine)
+        times_ms = [
+            other.ms
+            for other in self.runners
+            if isinstance(other.row.algorithm, Engine)
             and other.row.algorithm.index == engine.index
             and other.times_ms
-            and other.ms > cutoff_ms
-            for other in self.runners
-        )
+        ]
+        return min(times_ms, default=0.0) > self._timing.give_up * self.best_ms
 
     def _next_close(self, pending: Collection[int]) -> int | None:
         """Return the candidate close to the best that has the fewest samples.
 
-        None if no other one is close to the best, or if there are enough samples of each.
+        Of several, it is the one whose time may be the least.  None if no other one is close to the
+        best, or if there are enough samples of each.
         """
         close = [
             index
@@ -349,15 +351,31 @@ class Race:
         ]
         if len(close) < 2 or not undersampled:
             return None
-        return min(undersampled, key=lambda index: len(self.runners[index].times_ms))
+
+        def order(index: int) -> tuple[int, float]:
+            runner = self.runners[index]
+            return len(runner.times_ms), self._sure_ms(runner)
+
+        return min(undersampled, key=order)
 
     def _is_close(self, runner: Runner) -> bool:
         """Return whether a candidate is close to the best; one sample is judged less strictly."""
         ratio = self._timing.may_win if len(runner.times_ms) == 1 else self._timing.close
         return self._sure_ms(runner) <= ratio * self.best_ms
 
-    def record(self, index: int, device_ms: float, *, is_first: bool, host_ms: float = 0.0) -> None:
-        """Record the times of a run: of the device, and of the host until the call returned."""
+    def record(
+        self,
+        index: int,
+        device_ms: float,
+        *,
+        is_first: bool,
+        host_ms: float = 0.0,
+        excess_ms: float = 0.0,
+    ) -> None:
+        """Record the times of a run: of the device, and of the host until the call returned.
+
+        `device_ms` may be too long by `excess_ms`; one sample is judged with that in mind.
+        """
         runner = self.runners[index]
         runner.device_ms = min(runner.device_ms, device_ms)
         runner.host_ms = min(runner.host_ms, host_ms)
@@ -368,6 +386,7 @@ class Race:
         is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
         if is_slow or not is_first:
             runner.times_ms.append(ms)
+            runner.excess_ms = excess_ms if len(runner.times_ms) == 1 else 0.0
         self._leader = None
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:

@@ -153,13 +153,13 @@ def test_the_first_candidate_stays_unless_another_is_clearly_faster():
         assert race.winner == winner
 
 
-def test_short_runs_are_repeated_and_those_of_unknown_length_twice_at_most():
+def test_short_runs_are_repeated_and_those_of_unknown_length_less_often():
     race = Race([engine(0), engine(1), engine(2)], TimingPolicy(real_sample_ms=0.1))
     assert race.next_turn(()).repeats == 1  # nothing is known yet
     race.record(0, 0.02, is_first=False)
-    assert race.next_turn(()) == (1, True, 2)
+    assert race.next_turn(()) == (1, True, 4)
     race.record(1, 0.021, is_first=False)
-    assert race.next_turn(()) == (2, True, 2)
+    assert race.next_turn(()) == (2, True, 4)
     race.record(2, 0.5, is_first=False)
     assert race.next_turn(()) == (0, False, 5)
     race = Race([engine(0), engine(1)], TimingPolicy(real_sample_ms=0.1))
@@ -179,6 +179,35 @@ def test_other_settings_of_a_slow_engine_are_not_tried():
     race = Race([engine(0), engine(1, 0), engine(1, 1), engine(2)])
     assert 2 not in run(race, [1.0, 9.0, 0.1, 1.2])
     assert [row.why_not for row in race.rows()][-1] == NOT_TRIED
+
+
+def test_an_engine_is_slow_only_if_all_its_settings_are():
+    race = Race([engine(0), engine(1, 0), engine(1, 1), engine(1, 2)])
+    run(race, [1.0, 0.9, 9.0, 0.5])
+    assert race.runners[3].times_ms
+    assert race.winner == 3
+
+
+def test_a_sample_that_may_be_too_long_is_not_the_only_one():
+    """The device waited for the host in the first samples of two candidates."""
+    race = Race([engine(0), engine(1), engine(2)])
+    samples_ms = {0: [0.012], 1: [0.025, 0.009], 2: [0.040]}
+    while race.winner is None:
+        turn = race.next_turn(())
+        if turn is not None:
+            times_ms = samples_ms[turn.candidate]
+            ms = times_ms.pop(0) if len(times_ms) > 1 else times_ms[0]
+            race.record(turn.candidate, ms, is_first=False, excess_ms=0.015)
+    assert race.winner == 1
+    assert len(race.runners[2].times_ms) == 1
+
+
+def test_the_most_promising_one_is_compared_first():
+    race = Race([engine(index) for index in range(4)], TimingPolicy(real_calls=8))
+    for index, ms in enumerate([1.0, 1.1, 0.8, 0.9]):
+        assert race.next_turn(()).candidate == index
+        race.record(index, ms, is_first=False)
+    assert race.next_turn(()).candidate == 2
 
 
 def test_of_equal_times_the_least_workspace_wins():
