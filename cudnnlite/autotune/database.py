@@ -34,9 +34,12 @@ from cudnnlite.version import __version__
 
 # The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
-# A call that takes longer than the shortest one by more than this factor is not chosen.  On a busy
-# host, the time of a short call varied by as much.
-_LONGEST_CALL_RATIO = 2.0
+# Microseconds of a typical host and of a slow one, for the candidate whose call takes the host the
+# least.  With eight recordings on hosts of H100s the medians were 7.5 to 11 us.
+_TYPICAL_HOST_US = 8.0
+_SLOW_HOST_US = 12.0
+# Of calls that take up to this multiple of the shortest one, the device's time decides.
+_CLOSE_CALLS = 1.05
 # An engine that cuDNN compiles is chosen only if it is faster than all others by more than this
 # factor and this time.  On an H100 compiling took 0.2 to 1.1 s, and 0.05 s once CUDA had kept the
 # result.
@@ -152,13 +155,22 @@ def refuse_incomplete(table: AlgorithmTable, problem: Problem, free_bytes: int) 
             raise ArgumentError(f"{row.algorithm} failed, perhaps temporarily: {row.why_not}")
 
 
-def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
-    """Return the row with the least time of the device, if its calls are not far longer; or None.
+class _Call(NamedTuple):
+    """A candidate, and the milliseconds of its call on a typical host; None if it has no time."""
 
-    The wall time of a short call is that of the host, and others use the database on other hosts.
-    Among equally fast rows the workspace decides.  An engine that cuDNN compiles has to be clearly
-    faster than the others, because it makes the first call long.  Replayed rows are left out, and
-    so is PERSIST_DYNAMIC: cuDNN compiles it for up to a minute.
+    row: AlgorithmResult
+    ms: float | None
+
+
+def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
+    """Return the row with the shortest call on a typical host, or None.
+
+    A call takes the time of the device or of the host, whichever is longer.  Hosts differ, but how
+    much longer a candidate takes the host than another one does not: some launch several kernels.
+    Of calls that are about as short the device's time decides, and then the workspace.  An engine
+    that cuDNN compiles has to be clearly faster than the others, because it makes the first call
+    long.  Replayed rows are left out, and so is PERSIST_DYNAMIC: cuDNN compiles it for up to a
+    minute.
     """
     eager = [
         row
@@ -166,29 +178,45 @@ def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
         # Algorithms of other operations have the same numbers.
         if row.ok and not row.replay and row.algorithm is not RNNAlgo.PERSIST_DYNAMIC
     ]
-    calls_us = [row.call_us for row in eager if row.call_us is not None]
-    longest_us = _LONGEST_CALL_RATIO * min(calls_us, default=inf)
-    usable = [
-        replace(row, host_us=None)
-        for row in eager
-        if row.call_us is None or row.call_us <= longest_us
+    calls = _worth_compiling(_calls_on_a_typical_host(eager))
+    shortest_ms = min((call.ms for call in calls if call.ms is not None), default=inf)
+    close = [
+        replace(call.row, host_us=None)
+        for call in calls
+        if call.ms is None or call.ms <= _CLOSE_CALLS * shortest_ms
     ]
-    return next(iter(ranked(_worth_compiling(usable))), None)
+    return next(iter(ranked(close)), None)
 
 
-def _worth_compiling(rows: Sequence[AlgorithmResult]) -> Sequence[AlgorithmResult]:
-    """Return the rows without engines that cuDNN compiles for little gain.
+def _calls_on_a_typical_host(rows: Sequence[AlgorithmResult]) -> list[_Call]:
+    """Return the calls of rows; without a time of the host or the call, the device's time counts."""
+    hosts_us = [row.host_us for row in rows if row.host_us is not None]
+    # If the least is longer than on a slow host, it is because of the candidates.
+    host_ratio = _TYPICAL_HOST_US / min([_SLOW_HOST_US, *hosts_us])
+
+    def call_of(row: AlgorithmResult) -> _Call:
+        if row.time_ms is None:
+            return _Call(row, None)
+        # A long call has no time of the host alone: that of the call is the most it can be.
+        host_us = row.call_us if row.host_us is None else row.host_us
+        return _Call(row, max(row.time_ms, host_ratio * (host_us or 0.0) / 1000))
+
+    return list(map(call_of, rows))
+
+
+def _worth_compiling(calls: Sequence[_Call]) -> Sequence[_Call]:
+    """Return the calls without engines that cuDNN compiles for little gain.
 
     If there are no others, as for attention, all are returned.
     """
-    times_ms = [row.time_ms for row in rows if row.time_ms is not None and not row.compiled]
+    times_ms = [call.ms for call in calls if call.ms is not None and not call.row.compiled]
     if not times_ms:
-        return rows
+        return calls
     cutoff_ms = min(min(times_ms) / _GAIN_OF_COMPILED, min(times_ms) - _LEAST_MS_GAINED)
     return [
-        row
-        for row in rows
-        if not row.compiled or (row.time_ms is not None and row.time_ms < cutoff_ms)
+        call
+        for call in calls
+        if not call.row.compiled or (call.ms is not None and call.ms < cutoff_ms)
     ]
 
 

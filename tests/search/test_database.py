@@ -436,25 +436,51 @@ def timed(algorithm: Any, time_ms: float, call_us: float | None, **fields: Any) 
     )
 
 
-def test_the_devices_time_decides_what_is_recorded() -> None:
-    """The host's time is that of another host, unless a call takes twice the shortest one."""
-    fastest, busy_host = timed(A.GEMM, 0.010, 19.0), timed(A.DIRECT, 0.014, 12.0)
-    many_kernels = timed(A.FFT, 0.009, 70.0)
+def test_the_shortest_call_on_a_typical_host_is_recorded() -> None:
+    """The device waits for the host of the one that launches many kernels."""
+    fastest, slower = timed(A.GEMM, 0.010, 19.0, host_us=9.0), timed(A.DIRECT, 0.014, 12.0)
+    many_kernels = timed(A.FFT, 0.009, 70.0, host_us=70.0)
+    only_called = timed(A.FFT, 0.009, 70.0)
     not_timed = timed(A.WINOGRAD, 0.050, None)
     replayed = timed(A.GEMM, 0.008, 9.0, replay=True)
     failed = timed(A.FFT_TILING, 0.001, 1.0, why_not="wrong")
-    rows = [replayed, busy_host, fastest, many_kernels, not_timed, failed]
+    rows = [replayed, slower, fastest, many_kernels, only_called, not_timed, failed]
     chosen = best_on_any_host(rows)
     assert chosen is not None
     assert (chosen.algorithm, chosen.time_ms) == (A.GEMM, 0.010)
     assert best_on_any_host([failed, replayed]) is None
 
 
-def test_the_host_does_not_decide_between_equals() -> None:
-    """The workspace does."""
-    slow_host = timed(A.GEMM, 0.0100, 19.0, host_us=12.0)
+@pytest.mark.parametrize("host_ratio", [1.0, 1.5])
+def test_a_slow_host_does_not_change_what_is_recorded(host_ratio: float) -> None:
+    """The second one takes the host longer by half, and the device less: 12 and 15 us a call."""
+    few_launches = timed(A.GEMM, 0.015, 15.0, host_us=8.0 * host_ratio)
+    more_launches = timed(A.DIRECT, 0.005, 12.0 * host_ratio, host_us=12.0 * host_ratio)
+    chosen = best_on_any_host([few_launches, more_launches])
+    assert chosen is not None
+    assert chosen.algorithm == A.DIRECT
+
+
+def test_a_host_that_waits_for_all_candidates_is_not_taken_as_slow() -> None:
+    """Both calls take the host much longer than any host's least."""
+    long_call = timed(A.GEMM, 0.3, 900.0)
+    other = timed(A.DIRECT, 0.5, 500.0, host_us=390.0)
+    chosen = best_on_any_host([long_call, other])
+    assert chosen is not None
+    assert chosen.algorithm == A.DIRECT
+
+
+def test_the_device_decides_between_calls_that_the_host_makes_equal() -> None:
+    slow, fast = timed(A.GEMM, 0.007, 8.0, host_us=8.0), timed(A.DIRECT, 0.004, 8.3, host_us=8.3)
+    chosen = best_on_any_host([slow, fast])
+    assert chosen is not None
+    assert chosen.algorithm == A.DIRECT
+
+
+def test_the_workspace_decides_between_equals() -> None:
+    small = timed(A.GEMM, 0.0100, 19.0, host_us=6.3)
     large = timed(A.DIRECT, 0.0100, 12.0, host_us=6.0, workspace=1 << 20)
-    chosen = best_on_any_host([slow_host, large])
+    chosen = best_on_any_host([small, large])
     assert chosen is not None
     assert chosen.algorithm == A.GEMM
 
@@ -467,9 +493,9 @@ def test_a_compiled_engine_has_to_gain_enough(
     compiled_ms: float, ready_ms: float, is_worth_it: bool
 ) -> None:
     """More than a tenth, and two microseconds; it makes the first call long."""
-    compiled = timed(dnn.Engine(70), compiled_ms, 14.0, compiled=True)
+    compiled = timed(dnn.Engine(70), compiled_ms, 1000 * compiled_ms, compiled=True)
     untimed = dnn.AlgorithmResult(dnn.Engine(71), M.FMA, compiled=True)
-    ready = timed(dnn.Engine(62), ready_ms, 16.0)
+    ready = timed(dnn.Engine(62), ready_ms, 1000 * ready_ms)
     chosen = best_on_any_host([untimed, compiled, ready])
     assert chosen is not None
     assert chosen.algorithm == (compiled if is_worth_it else ready).algorithm
