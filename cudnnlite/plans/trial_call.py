@@ -29,10 +29,10 @@ from cudnnlite.warn import log
 CANDIDATE_ERRORS = (CudnnError, DeviceMemoryError, ArgumentError)
 # After these errors nothing was written, so that another candidate may compute the result.
 _NOTHING_WRITTEN = (NotSupportedError, BadParamError, ArgumentError, DeviceMemoryError)
-# The time between two events may be longer than that of the short runs in between by so much, because
-# the device waits for the host.  On an H100 the median of 181 samples of 2 runs was 0.016, and one
-# in ten was longer by 0.04.
-_MOST_EXCESS_MS = 0.03
+# Between two events the device waits for the host at most as long as an event and a launch take, in
+# addition to the calls themselves.  On an H100 the first samples of short candidates, of two runs,
+# were too long by 0.016 ms in the median, and one in ten by 0.04.
+_LAUNCH_MS = 0.03
 
 
 class _Sample(NamedTuple):
@@ -44,7 +44,20 @@ class _Sample(NamedTuple):
     untimed_runs: int
     start: Any
     end: Any
-    host_ms: float  # until all runs were enqueued
+    all_host_ms: float  # until all runs were enqueued
+
+    @property
+    def host_ms(self) -> float:
+        """The host's time of a run."""
+        return self.all_host_ms / self.runs
+
+    def excess_ms(self, device_ms: float) -> float:
+        """Return how much less than `device_ms` a run may take the device.
+
+        The device waits for the host if it does a run sooner than the host enqueues the next one.
+        """
+        longest_wait_ms = self.host_ms + _LAUNCH_MS / self.runs
+        return longest_wait_ms if device_ms < 2 * longest_wait_ms else 0.0
 
 
 class CallTimer:
@@ -88,14 +101,14 @@ class CallTimer:
             ms = self._device.elapsed_between(sample.start, sample.end)
             if ms is not None:
                 self._samples.remove(sample)
-                all_runs = sample.runs + sample.untimed_runs
-                self._race.budget.spend(ms * all_runs / sample.runs)
+                device_ms = ms / sample.runs
+                self._race.budget.spend(device_ms * (sample.runs + sample.untimed_runs))
                 self._race.record(
                     sample.candidate,
-                    ms / sample.runs,
+                    device_ms,
                     is_first=sample.is_first,
-                    host_ms=sample.host_ms / sample.runs,
-                    excess_ms=_MOST_EXCESS_MS / sample.runs,
+                    host_ms=sample.host_ms,
+                    excess_ms=sample.excess_ms(device_ms),
                 )
         if not self._samples:
             self._race.budget.timers.discard(self)

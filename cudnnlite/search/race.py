@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
-from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.timing_policy import DEFAULT_TIMING, TimingPolicy
 from cudnnlite.search.trial_budget import TrialBudget
@@ -48,7 +47,7 @@ class Runner:
 
     `first_ms`, the time of its first run, is an upper bound: kernels may be loaded in that run.
     `device_ms` and `host_ms` are the least times of the device, and of the host until a call
-    returned.  `excess_ms` is by how much the only sample may be too long.
+    returned.  `excess_ms` is by how much the last sample may be too long.
     """
 
     row: AlgorithmResult
@@ -179,12 +178,15 @@ class Race:
     def _least_ms(self, runner: Runner) -> float:
         """Return the time that a candidate takes at least, as the host may have been slow."""
         if not self.ranks_by_latency:
-            return runner.ms - runner.excess_ms
-        return max(runner.device_ms - runner.excess_ms, runner.host_ms / _HOST_RATIO)
+            return runner.ms
+        return max(runner.device_ms, runner.host_ms / _HOST_RATIO)
 
     def _sure_ms(self, runner: Runner) -> float:
         """Return the time by which a candidate is judged: after one sample, the least possible."""
-        return self._least_ms(runner) if len(runner.times_ms) == 1 else runner.ms
+        if len(runner.times_ms) != 1:
+            return runner.ms
+        device_ms = runner.device_ms - runner.excess_ms
+        return max(device_ms, runner.host_ms / _HOST_RATIO) if self.ranks_by_latency else device_ms
 
     def _is_slower(self, runner: Runner) -> bool:
         """Return whether a candidate's samples are clearly slower than the best."""
@@ -254,11 +256,8 @@ class Race:
                 continue
             if index == leader and runner.first_ms < inf:
                 continue
-            if not runner.runs:
-                may_start_new = may_try_new and not self._is_of_slow_engine(runner)
-                if not may_start_new:
-                    continue
-            return index
+            if runner.runs or may_try_new:
+                return index
         return self._next_new(candidates) if may_try_new else None
 
     def _next_new(self, candidates: Iterator[AlgorithmResult]) -> int | None:
@@ -287,11 +286,9 @@ class Race:
                     continue
                 if self._least_sampled_ms < self._timing.real_compile_ms:
                     continue
-            runner = Runner(row)
             self._identities.add(identity)
-            self.runners.append(runner)
-            if not self._is_of_slow_engine(runner):
-                return len(self.runners) - 1
+            self.runners.append(Runner(row))
+            return len(self.runners) - 1
         return None
 
     def _next_row(self, candidates: Iterator[AlgorithmResult]) -> AlgorithmResult | None:
@@ -319,25 +316,12 @@ class Race:
         losers = [runner for runner in latest if self._sure_ms(runner) > cutoff_ms]
         return len(losers) == self._timing.real_losers
 
-    def _is_of_slow_engine(self, runner: Runner) -> bool:
-        """Return whether all settings of a candidate's engine so far were far slower than the best."""
-        engine = runner.row.algorithm
-        if not isinstance(engine, Engine):
-            return False
-        times_ms = [
-            other.ms
-            for other in self.runners
-            if isinstance(other.row.algorithm, Engine)
-            and other.row.algorithm.index == engine.index
-            and other.times_ms
-        ]
-        return min(times_ms, default=0.0) > self._timing.give_up * self.best_ms
-
     def _next_close(self, pending: Collection[int]) -> int | None:
         """Return the candidate close to the best that has the fewest samples.
 
-        Of several, it is the one whose time may be the least.  None if no other one is close to the
-        best, or if there are enough samples of each.
+        Of several it is the first one, which leads unless another is clearly faster, and then the
+        one whose time may be the least.  None if no other one is close to the best, or if there are
+        enough samples of each.
         """
         close = [
             index
@@ -352,9 +336,9 @@ class Race:
         if len(close) < 2 or not undersampled:
             return None
 
-        def order(index: int) -> tuple[int, float]:
+        def order(index: int) -> tuple[int, bool, float]:
             runner = self.runners[index]
-            return len(runner.times_ms), self._sure_ms(runner)
+            return len(runner.times_ms), index > 0, self._sure_ms(runner)
 
         return min(undersampled, key=order)
 
@@ -374,7 +358,7 @@ class Race:
     ) -> None:
         """Record the times of a run: of the device, and of the host until the call returned.
 
-        `device_ms` may be too long by `excess_ms`; one sample is judged with that in mind.
+        `device_ms` may be too long by `excess_ms`, which counts as long as there is no other sample.
         """
         runner = self.runners[index]
         runner.device_ms = min(runner.device_ms, device_ms)
@@ -386,7 +370,7 @@ class Race:
         is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
         if is_slow or not is_first:
             runner.times_ms.append(ms)
-            runner.excess_ms = excess_ms if len(runner.times_ms) == 1 else 0.0
+            runner.excess_ms = excess_ms
         self._leader = None
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:

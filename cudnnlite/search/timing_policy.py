@@ -62,11 +62,11 @@ class TimingPolicy(NamedTuple):
     # `confirming_calls`, try no new candidates, but compare those that are close.  These fields and
     # the next two are read when the trials of a problem begin.
     real_calls: int = 12
-    confirming_calls: int = 3
+    confirming_calls: int = 4
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
-    # ones.  With 0 there is no such limit.  Of 1157 convolutions and gradients on an H100, the choice
-    # took 1.018 times as long as the best candidate with three losers, and 1.017 with five, whose
-    # trials took the device 3.5 times as long (tools/benchmarks/candidate_order.py).
+    # ones.  With 0 there is no such limit.  Of 1830 convolutions and gradients on an H100, the choice
+    # took 1.067 times as long as the best candidate with three losers, and 1.064 with five, whose
+    # trials took the device 1.7 times as long (tools/benchmarks/candidate_order.py).
     real_losers: int = 3
     # Calls try no candidate as long as trials took more than this share of the time since the tuner
     # was made.  With 1 there is no such limit.  With 1/3 a program takes at most 1.5 times as long,
