@@ -138,7 +138,7 @@ def _recorded_choice(tuner: Tuner, problem: Problem, free_bytes: int) -> Algorit
     """
     table = tuner.tune(problem)
     refuse_incomplete(table, problem, free_bytes)
-    choice = best_on_any_host(table)
+    choice = best_on_a_typical_host(table)
     if choice is None:
         raise ArgumentError("no candidate works")
     return choice
@@ -162,7 +162,7 @@ class _Call(NamedTuple):
     ms: float | None
 
 
-def best_on_any_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
+def best_on_a_typical_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
     """Return the row with the shortest call on a typical host, or None.
 
     A call takes the time of the device or of the host, whichever is longer.  Hosts differ, but how

@@ -12,7 +12,7 @@ from helpers.harness import World
 
 import cudnnlite as dnn
 from cudnnlite.autotune.database import (
-    best_on_any_host,
+    best_on_a_typical_host,
     install_database,
     new_database,
     record_database,
@@ -445,10 +445,10 @@ def test_the_shortest_call_on_a_typical_host_is_recorded() -> None:
     replayed = timed(A.GEMM, 0.008, 9.0, replay=True)
     failed = timed(A.FFT_TILING, 0.001, 1.0, why_not="wrong")
     rows = [replayed, slower, fastest, many_kernels, only_called, not_timed, failed]
-    chosen = best_on_any_host(rows)
+    chosen = best_on_a_typical_host(rows)
     assert chosen is not None
     assert (chosen.algorithm, chosen.time_ms) == (A.GEMM, 0.010)
-    assert best_on_any_host([failed, replayed]) is None
+    assert best_on_a_typical_host([failed, replayed]) is None
 
 
 @pytest.mark.parametrize("host_ratio", [1.0, 1.5])
@@ -456,7 +456,7 @@ def test_a_slow_host_does_not_change_what_is_recorded(host_ratio: float) -> None
     """The second one takes the host longer by half, and the device less: 12 and 15 us a call."""
     few_launches = timed(A.GEMM, 0.015, 15.0, host_us=8.0 * host_ratio)
     more_launches = timed(A.DIRECT, 0.005, 12.0 * host_ratio, host_us=12.0 * host_ratio)
-    chosen = best_on_any_host([few_launches, more_launches])
+    chosen = best_on_a_typical_host([few_launches, more_launches])
     assert chosen is not None
     assert chosen.algorithm == A.DIRECT
 
@@ -465,14 +465,14 @@ def test_a_host_that_waits_for_all_candidates_is_not_taken_as_slow() -> None:
     """Both calls take the host much longer than any host's least."""
     long_call = timed(A.GEMM, 0.3, 900.0)
     other = timed(A.DIRECT, 0.5, 500.0, host_us=390.0)
-    chosen = best_on_any_host([long_call, other])
+    chosen = best_on_a_typical_host([long_call, other])
     assert chosen is not None
     assert chosen.algorithm == A.DIRECT
 
 
 def test_the_device_decides_between_calls_that_the_host_makes_equal() -> None:
     slow, fast = timed(A.GEMM, 0.007, 8.0, host_us=8.0), timed(A.DIRECT, 0.004, 8.3, host_us=8.3)
-    chosen = best_on_any_host([slow, fast])
+    chosen = best_on_a_typical_host([slow, fast])
     assert chosen is not None
     assert chosen.algorithm == A.DIRECT
 
@@ -480,7 +480,7 @@ def test_the_device_decides_between_calls_that_the_host_makes_equal() -> None:
 def test_the_workspace_decides_between_equals() -> None:
     small = timed(A.GEMM, 0.0100, 19.0, host_us=6.3)
     large = timed(A.DIRECT, 0.0100, 12.0, host_us=6.0, workspace=1 << 20)
-    chosen = best_on_any_host([small, large])
+    chosen = best_on_a_typical_host([small, large])
     assert chosen is not None
     assert chosen.algorithm == A.GEMM
 
@@ -496,11 +496,11 @@ def test_a_compiled_engine_has_to_gain_enough(
     compiled = timed(dnn.Engine(70), compiled_ms, 1000 * compiled_ms, compiled=True)
     untimed = dnn.AlgorithmResult(dnn.Engine(71), M.FMA, compiled=True)
     ready = timed(dnn.Engine(62), ready_ms, 1000 * ready_ms)
-    chosen = best_on_any_host([untimed, compiled, ready])
+    chosen = best_on_a_typical_host([untimed, compiled, ready])
     assert chosen is not None
     assert chosen.algorithm == (compiled if is_worth_it else ready).algorithm
     for rows in ([untimed, compiled], [compiled], [untimed]):  # as for attention
-        only = best_on_any_host(rows)
+        only = best_on_a_typical_host(rows)
         assert only is not None
         assert only.algorithm == (untimed if rows == [untimed] else compiled).algorithm
 
@@ -508,7 +508,7 @@ def test_a_compiled_engine_has_to_gain_enough(
 def test_no_first_call_compiles_for_a_minute() -> None:
     R = dnn.RNNAlgo
     compiled, standard = timed(R.PERSIST_DYNAMIC, 0.1, 100.0), timed(R.STANDARD, 0.2, 200.0)
-    chosen = best_on_any_host([compiled, standard])
+    chosen = best_on_a_typical_host([compiled, standard])
     assert chosen is not None
     assert chosen.algorithm == R.STANDARD
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import cudnnlite as dnn
 from cudnnlite.autotune.database import (
-    best_on_any_host,
+    best_on_a_typical_host,
     new_database,
     refuse_incomplete,
     write_database,
@@ -179,12 +179,16 @@ def measure(path, arguments):
 
 
 def put_choices(paths, target):
-    """Put the choices of all files into a database that is there, of the same GPU and cuDNN."""
+    """Put the choices of all files into a database that is there, of the same GPU and cuDNN.
+
+    Problems that no network has any more are left out.
+    """
     database = read_database(target)
     num_before = len(database)
+    listed = set(map(digest_of, network_problems()))
     for measured in read(paths, origin_of(database)):
-        choice = best_on_any_host(measured.rows)
-        if choice is not None:
+        choice = best_on_a_typical_host(measured.rows)
+        if choice is not None and measured.digest in listed:
             rows = database.families.setdefault(measured.family, {})
             rows[measured.digest] = row_to_plain(choice)
     database.cudnnlite = dnn.__version__
