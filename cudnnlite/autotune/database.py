@@ -34,7 +34,7 @@ from cudnnlite.version import __version__
 
 # The file is written again after this time of recording.
 _WRITE_SECONDS = 5.0
-# Microseconds of a typical host and of a slow one, for the candidate whose call takes the host the
+# Microseconds that a call takes a typical host and a slow one, for the candidate that takes it the
 # least.  With eight recordings on hosts of H100s the medians were 7.5 to 11 us.
 _TYPICAL_HOST_US = 8.0
 _SLOW_HOST_US = 12.0
@@ -165,11 +165,12 @@ class _Call(NamedTuple):
 def best_on_a_typical_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
     """Return the row with the shortest call on a typical host, or None.
 
-    A call takes the time of the device or of the host, whichever is longer.  Hosts differ, but how
-    much longer a candidate takes the host than another one does not: some launch several kernels.
-    Of calls that are about as short the device's time decides, and then the workspace.  An engine
-    that cuDNN compiles has to be clearly faster than the others, because it makes the first call
-    long.  Replayed rows are left out, and so is PERSIST_DYNAMIC: cuDNN compiles it for up to a
+    A call takes the time of the device or of the host, whichever is longer.  Hosts differ, but the
+    ratio of two candidates' times does not, as one may launch more kernels than the other.  So a
+    call is computed from the times of both; how long it was on the host of the recording does not
+    count.  Of calls that are about as short the device's time decides, and then the workspace.  An
+    engine that cuDNN compiles has to be clearly faster than the others, because it makes the first
+    call long.  Replayed rows are left out, and so is PERSIST_DYNAMIC: cuDNN compiles it for up to a
     minute.
     """
     eager = [
@@ -189,17 +190,16 @@ def best_on_a_typical_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult |
 
 
 def _calls_on_a_typical_host(rows: Sequence[AlgorithmResult]) -> list[_Call]:
-    """Return the calls of rows; without a time of the host or the call, the device's time counts."""
+    """Return the calls of rows; where the host was not timed, the device's time counts."""
     hosts_us = [row.host_us for row in rows if row.host_us is not None]
-    # If the least is longer than on a slow host, it is because of the candidates.
+    # A longer least time says more about the candidates than about the host.
     host_ratio = _TYPICAL_HOST_US / min([_SLOW_HOST_US, *hosts_us])
 
     def call_of(row: AlgorithmResult) -> _Call:
         if row.time_ms is None:
             return _Call(row, None)
-        # A long call has no time of the host alone: that of the call is the most it can be.
-        host_us = row.call_us if row.host_us is None else row.host_us
-        return _Call(row, max(row.time_ms, host_ratio * (host_us or 0.0) / 1000))
+        host_ms = host_ratio * (row.host_us or 0.0) / 1000
+        return _Call(row, max(row.time_ms, host_ms))
 
     return list(map(call_of, rows))
 

@@ -29,10 +29,9 @@ from cudnnlite.warn import log
 CANDIDATE_ERRORS = (CudnnError, DeviceMemoryError, ArgumentError)
 # After these errors nothing was written, so that another candidate may compute the result.
 _NOTHING_WRITTEN = (NotSupportedError, BadParamError, ArgumentError, DeviceMemoryError)
-# Between two events the device waits for the host at most as long as an event and a launch take, in
-# addition to the calls themselves.  On an H100 the first samples of short candidates, of two runs,
-# were too long by 0.016 ms in the median, and one in ten by 0.04.
-_LAUNCH_MS = 0.03
+# The time that two events and the launches between them add to a sample: on an H100 0.016 ms in the
+# median over samples of short candidates, and more than 0.04 in one of ten.
+_EVENTS_MS = 0.03
 
 
 class _Sample(NamedTuple):
@@ -44,20 +43,16 @@ class _Sample(NamedTuple):
     untimed_runs: int
     start: Any
     end: Any
-    all_host_ms: float  # until all runs were enqueued
+    host_ms: float  # until all runs were enqueued
 
-    @property
-    def host_ms(self) -> float:
-        """The host's time of a run."""
-        return self.all_host_ms / self.runs
+    def longest_wait_ms(self, device_ms: float) -> float:
+        """Return how long of `device_ms`, the time of a run, the device may have waited.
 
-    def excess_ms(self, device_ms: float) -> float:
-        """Return how much less than `device_ms` a run may take the device.
-
-        The device waits for the host if it does a run sooner than the host enqueues the next one.
+        It waits if it ends a run before the host has enqueued the next one: at most as long as that
+        takes.  A run that took twice as long was itself longer than that, so the device was busy.
         """
-        longest_wait_ms = self.host_ms + _LAUNCH_MS / self.runs
-        return longest_wait_ms if device_ms < 2 * longest_wait_ms else 0.0
+        enqueue_ms = (self.host_ms + _EVENTS_MS) / self.runs
+        return enqueue_ms if device_ms < 2 * enqueue_ms else 0.0
 
 
 class CallTimer:
@@ -107,8 +102,8 @@ class CallTimer:
                     sample.candidate,
                     device_ms,
                     is_first=sample.is_first,
-                    host_ms=sample.host_ms,
-                    excess_ms=sample.excess_ms(device_ms),
+                    host_ms=sample.host_ms / sample.runs,
+                    wait_ms=sample.longest_wait_ms(device_ms),
                 )
         if not self._samples:
             self._race.budget.timers.discard(self)
@@ -278,8 +273,8 @@ class TrialCall(NonCopyable):
         """Run a candidate, and time it.
 
         If the call may be repeated, the candidate runs once untimed, and then `turn.repeats` times
-        between two events.  The device does the first run while the repeats are enqueued, so their
-        time does not include the host's.
+        between two events.  The device does the first run while the repeats are enqueued.  Unless its
+        runs are shorter than the host's calls, it never waits, so the time is its own.
         """
         if not self._is_repeatable:
             with self._timer.timing(turn.candidate, stream, is_first=turn.is_first):

@@ -47,7 +47,7 @@ class Runner:
 
     `first_ms`, the time of its first run, is an upper bound: kernels may be loaded in that run.
     `device_ms` and `host_ms` are the least times of the device, and of the host until a call
-    returned.  `excess_ms` is by how much the last sample may be too long.
+    returned.  In a run of the last sample, the device may have waited for the host for `wait_ms`.
     """
 
     row: AlgorithmResult
@@ -56,7 +56,7 @@ class Runner:
     times_ms: list[float] = field(default_factory=list)
     device_ms: float = inf
     host_ms: float = inf
-    excess_ms: float = 0.0
+    wait_ms: float = 0.0
     why_out: str = ""
     is_transient: bool = False
 
@@ -175,18 +175,20 @@ class Race:
         runner = self.runners[index]
         return bool(runner.why_out) or self._is_slower(runner)
 
-    def _least_ms(self, runner: Runner) -> float:
-        """Return the time that a candidate takes at least, as the host may have been slow."""
+    def _least_ms(self, runner: Runner, wait_ms: float = 0.0) -> float:
+        """Return the time that a candidate takes at least, as the host may have been slow.
+
+        For `wait_ms` of its time the device may have waited for the host.
+        """
         if not self.ranks_by_latency:
-            return runner.ms
-        return max(runner.device_ms, runner.host_ms / _HOST_RATIO)
+            return max(runner.ms - wait_ms, 0.0)
+        return max(runner.device_ms - wait_ms, runner.host_ms / _HOST_RATIO)
 
     def _sure_ms(self, runner: Runner) -> float:
         """Return the time by which a candidate is judged: after one sample, the least possible."""
         if len(runner.times_ms) != 1:
             return runner.ms
-        device_ms = runner.device_ms - runner.excess_ms
-        return max(device_ms, runner.host_ms / _HOST_RATIO) if self.ranks_by_latency else device_ms
+        return self._least_ms(runner, runner.wait_ms)
 
     def _is_slower(self, runner: Runner) -> bool:
         """Return whether a candidate's samples are clearly slower than the best."""
@@ -313,7 +315,7 @@ class Race:
         timed = [runner for runner in self.runners[1:] if runner.times_ms and not runner.why_out]
         latest = timed[-self._timing.real_losers :]
         cutoff_ms = self._timing.may_win * self.best_ms
-        losers = [runner for runner in latest if self._sure_ms(runner) > cutoff_ms]
+        losers = [runner for runner in latest if self._least_ms(runner) > cutoff_ms]
         return len(losers) == self._timing.real_losers
 
     def _next_close(self, pending: Collection[int]) -> int | None:
@@ -336,9 +338,9 @@ class Race:
         if len(close) < 2 or not undersampled:
             return None
 
-        def order(index: int) -> tuple[int, bool, float]:
+        def order(index: int) -> tuple[int, bool, float, float]:
             runner = self.runners[index]
-            return len(runner.times_ms), index > 0, self._sure_ms(runner)
+            return len(runner.times_ms), index > 0, self._sure_ms(runner), runner.ms
 
         return min(undersampled, key=order)
 
@@ -354,11 +356,12 @@ class Race:
         *,
         is_first: bool,
         host_ms: float = 0.0,
-        excess_ms: float = 0.0,
+        wait_ms: float = 0.0,
     ) -> None:
         """Record the times of a run: of the device, and of the host until the call returned.
 
-        `device_ms` may be too long by `excess_ms`, which counts as long as there is no other sample.
+        The device may have waited for `wait_ms` of its time.  This counts while the candidate has no
+        other sample.
         """
         runner = self.runners[index]
         runner.device_ms = min(runner.device_ms, device_ms)
@@ -370,7 +373,7 @@ class Race:
         is_slow = ms - self._timing.loading_ms > self._timing.give_up * self.best_ms
         if is_slow or not is_first:
             runner.times_ms.append(ms)
-            runner.excess_ms = excess_ms
+            runner.wait_ms = wait_ms
         self._leader = None
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.autotune.database import write_database
+from cudnnlite.bench.networks import network_problems
 from cudnnlite.search.database import (
     Database,
     digest_of,
@@ -37,9 +38,9 @@ PROBLEM = dnn.convolution_forward.problem(
 )
 
 
-def row(engine, time_ms, rank=None, call_us=None):
+def row(engine, time_ms, rank=None, host_us=None):
     return dnn.AlgorithmResult(
-        dnn.Engine(engine), FMA, time_ms=time_ms, spread_ms=0.0, heuristic=rank, call_us=call_us
+        dnn.Engine(engine), FMA, time_ms=time_ms, spread_ms=0.0, heuristic=rank, host_us=host_us
     )
 
 
@@ -60,16 +61,25 @@ def test_a_line_has_what_was_measured(tmp_path):
 
 
 def test_choices_are_those_of_a_recording(tmp_path):
-    rows = [row(0, 0.010, 0, 12.0), row(1, 0.008, 1, 14.0), row(2, 0.007, 2, 90.0)]
+    """Only problems of networks have one."""
+    rows = [row(0, 0.010, 0, 8.0), row(1, 0.008, 1, 8.0), row(2, 0.007, 2, 90.0)]
     plain = [[row_to_plain(each), *(getattr(each, name) for name in FIELDS)] for each in rows]
     file = tmp_path / "times.jsonl"
     database = Database("a", "9.0", "9.19")
-    line = json.dumps([digest_of(PROBLEM), family_of(PROBLEM), plain])
-    file.write_text(json.dumps(origin_of(database)) + "\n" + line + "\n")
+    listed, other = list(network_problems(["mamba"]))[:2]
+    lines = [json.dumps(origin_of(database))]
+    for problem in (listed, PROBLEM):
+        lines.append(json.dumps([digest_of(problem), family_of(problem), plain]))
+    file.write_text("\n".join(lines) + "\n")
     target = tmp_path / "database.json"
+    earlier = row_to_plain(rows[0])
+    database.families = {"a": {digest_of(other): earlier}, "b": {digest_of(PROBLEM): earlier}}
     write_database(database, target)
     put_choices([file], target)
-    assert read_database(target).find(PROBLEM).algorithm == dnn.Engine(1)
+    written = read_database(target)
+    assert written.find(listed).algorithm == dnn.Engine(1)
+    digests = {digest for rows in written.families.values() for digest in rows}
+    assert digests == {digest_of(listed), digest_of(other)}
     write_database(Database("a", "9.0", "9.20"), target)
     with pytest.raises(SystemExit, match=r"needed: .*9\.20"):
         put_choices([file], target)
@@ -83,6 +93,26 @@ def test_the_emulated_devices_times_are_not_recorded(tmp_path):
     arguments = argparse.Namespace(device="emulated", seconds=1.0, which=0, part_of=1)
     with pytest.raises(dnn.ArgumentError, match="say nothing about a GPU"):
         measure(tmp_path / "times.jsonl", arguments)
+
+
+@pytest.mark.parametrize(
+    ("layout", "channels", "groups", "interface", "layouts"),
+    [
+        ("NHWC", 3, 1, None, None),
+        ("NHWC", 16, 1, "graph", ()),
+        ("NHWC", 16, 16, "graph", None),
+        ("NCHW", 3, 1, "graph", None),
+    ],
+)
+def test_candidates_that_never_won_are_left_out(layout, channels, groups, interface, layouts):
+    x = dnn.TensorSpec((2, channels, 9, 8), "float16", layout)
+    w = dnn.FilterSpec((16, channels // groups, 3, 3), "float16", layout)
+    conv = dnn.ConvolutionSpec(groups=groups)
+    forward = dnn.convolution_forward.problem(x, w, conv)
+    backward = dnn.convolution_backward_data.problem(w, forward.y, conv, x=x)
+    for problem in (forward, backward):
+        policy = policy_for(problem)
+        assert (policy.interface, policy.layouts) == (interface, layouts)
 
 
 def test_a_part_of_the_problems_stays_the_same():

@@ -1,4 +1,4 @@
-"""`CallTimer`: how much a sample may be too long because the device waited for the host."""
+"""`CallTimer`: how long the device may have waited for the host in a sample."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("runs", "device_ms", "host_ms", "excess_ms"),
+    ("runs", "device_ms", "host_ms", "wait_ms"),
     [
         (4, 0.020, 0.016, 0.016 + 0.0075),  # each run may wait for the host's calls and a launch
         (1, 0.044, 0.012, 0.012 + 0.03),
@@ -39,7 +39,7 @@ class Clock:
     ],
 )
 def test_a_short_run_may_have_waited_for_the_host(
-    monkeypatch: pytest.MonkeyPatch, runs: int, device_ms: float, host_ms: float, excess_ms: float
+    monkeypatch: pytest.MonkeyPatch, runs: int, device_ms: float, host_ms: float, wait_ms: float
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(trial_call, "perf_counter", clock.seconds)
@@ -52,4 +52,4 @@ def test_a_short_run_may_have_waited_for_the_host(
     runner = race.runners[0]
     assert runner.device_ms == pytest.approx(device_ms)
     assert runner.host_ms == pytest.approx(host_ms)
-    assert runner.excess_ms == pytest.approx(excess_ms)
+    assert runner.wait_ms == pytest.approx(wait_ms)

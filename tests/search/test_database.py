@@ -438,13 +438,13 @@ def timed(algorithm: Any, time_ms: float, call_us: float | None, **fields: Any) 
 
 def test_the_shortest_call_on_a_typical_host_is_recorded() -> None:
     """The device waits for the host of the one that launches many kernels."""
-    fastest, slower = timed(A.GEMM, 0.010, 19.0, host_us=9.0), timed(A.DIRECT, 0.014, 12.0)
+    fastest = timed(A.GEMM, 0.010, 19.0, host_us=9.0)
+    slower = timed(A.DIRECT, 0.014, 14.0, host_us=8.0)
     many_kernels = timed(A.FFT, 0.009, 70.0, host_us=70.0)
-    only_called = timed(A.FFT, 0.009, 70.0)
     not_timed = timed(A.WINOGRAD, 0.050, None)
     replayed = timed(A.GEMM, 0.008, 9.0, replay=True)
     failed = timed(A.FFT_TILING, 0.001, 1.0, why_not="wrong")
-    rows = [replayed, slower, fastest, many_kernels, only_called, not_timed, failed]
+    rows = [replayed, slower, fastest, many_kernels, not_timed, failed]
     chosen = best_on_a_typical_host(rows)
     assert chosen is not None
     assert (chosen.algorithm, chosen.time_ms) == (A.GEMM, 0.010)
@@ -453,7 +453,7 @@ def test_the_shortest_call_on_a_typical_host_is_recorded() -> None:
 
 @pytest.mark.parametrize("host_ratio", [1.0, 1.5])
 def test_a_slow_host_does_not_change_what_is_recorded(host_ratio: float) -> None:
-    """The second one takes the host longer by half, and the device less: 12 and 15 us a call."""
+    """The calls take 15 us, of the device, and 12 us, of a typical host."""
     few_launches = timed(A.GEMM, 0.015, 15.0, host_us=8.0 * host_ratio)
     more_launches = timed(A.DIRECT, 0.005, 12.0 * host_ratio, host_us=12.0 * host_ratio)
     chosen = best_on_a_typical_host([few_launches, more_launches])
@@ -461,9 +461,8 @@ def test_a_slow_host_does_not_change_what_is_recorded(host_ratio: float) -> None
     assert chosen.algorithm == A.DIRECT
 
 
-def test_a_host_that_waits_for_all_candidates_is_not_taken_as_slow() -> None:
-    """Both calls take the host much longer than any host's least."""
-    long_call = timed(A.GEMM, 0.3, 900.0)
+def test_candidates_that_all_take_the_host_long_are_not_scaled_to_a_typical_host() -> None:
+    long_call = timed(A.GEMM, 0.3, 900.0, host_us=890.0)
     other = timed(A.DIRECT, 0.5, 500.0, host_us=390.0)
     chosen = best_on_a_typical_host([long_call, other])
     assert chosen is not None

@@ -3,7 +3,8 @@
     python -m tools.benchmarks.candidate_order TIMES.jsonl ...
 
 The files are those of `python -m tools.record.candidates`.  Each half of the problems is tuned with
-the winners of the other half, by the race of real calls over the recorded times of the device.
+the database's choices for the other half, by the race of real calls over the recorded times of the
+device.  The best candidate may be a conversion or an algorithm that this race does not have.
 Nothing is measured, and no GPU is needed.
 """
 
@@ -16,6 +17,7 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 import cudnnlite as dnn
+from cudnnlite.autotune.database import best_on_a_typical_host
 from cudnnlite.autotune.incremental import MOST_WINNERS, interleaved
 from cudnnlite.search.database import most_frequent
 from cudnnlite.search.race import Race, identity_of
@@ -62,8 +64,8 @@ def halves(problems):
 def orders(problems):
     """Yield the orders of each problem."""
     for training, tuned in halves(problems):
-        fastest = [min(measured.rows, key=lambda row: row.time_ms) for measured in training]
-        winners = most_frequent(fastest)[:MOST_WINNERS]
+        choices = [best_on_a_typical_host(measured.rows) for measured in training]
+        winners = most_frequent(filter(None, choices))[:MOST_WINNERS]
         for measured in tuned:
             least_ms = min(row.time_ms for row in measured.rows)
             ranked = by_rank(measured.rows)

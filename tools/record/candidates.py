@@ -8,9 +8,9 @@ The first command measures problems that neither the file nor the shipped databa
 families with few choices first, and adds a line for each.  `--which` is the part of the problems
 that this process measures, so that each GPU has its own.  The second one measures the problems of
 some networks or families, with `--again` also those of the database.  The last measures nothing: it
-puts the choice of each line into a database of the same GPU and cuDNN.  `cudnnlite cache record`
-chooses alike, but has more candidates: see `policy_for`.  The first line of a file says on what it
-was measured.
+puts the choice of each line into a database of the same GPU and cuDNN, and removes problems that no
+network has any more.  `cudnnlite cache record` chooses alike, but has more candidates: see
+`policy_for`.  The first line of a file says on what it was measured.
 
 `tools/benchmarks/candidate_order.py` says by these times in which order to try candidates.
 """
@@ -61,13 +61,14 @@ class Measured(NamedTuple):
 
 
 def policy_for(problem):
-    """Return the policy of the measurement, without candidates that never won.
+    """Return the policy of the measurement, with the candidates that may win.
 
-    On an H100 no algorithm of the descriptor call was the fastest call for any of 981 convolutions
-    and gradients, and no conversion for any of 541 with channels last.  Two kinds of problems have
-    all candidates.  With few channels, such as those of images, an algorithm of the descriptor call
-    was 2.4 times as fast as the best engine for one.  For large or one-dimensional depthwise
-    filters a conversion was the fastest call for 104 of 188.
+    With channels last and fewer than eight of them, as in images, those are all: an algorithm of
+    the descriptor call was 2.4 times as fast as the best engine.  For other convolutions none was
+    the fastest call, of 981 convolutions and gradients on an H100, so engines alone are measured.
+    They convert operands where channels come first, and for depthwise filters: a conversion was the
+    fastest call for 104 of 188 large or one-dimensional ones, and for none of 541 other problems
+    with channels last.
     """
     if not problem.kind.startswith("convolution"):
         return dnn.TuningPolicy()
@@ -181,16 +182,19 @@ def measure(path, arguments):
 def put_choices(paths, target):
     """Put the choices of all files into a database that is there, of the same GPU and cuDNN.
 
-    Problems that no network has any more are left out.
+    Problems that no network has any more are removed.
     """
     database = read_database(target)
     num_before = len(database)
-    listed = set(map(digest_of, network_problems()))
     for measured in read(paths, origin_of(database)):
         choice = best_on_a_typical_host(measured.rows)
-        if choice is not None and measured.digest in listed:
+        if choice is not None:
             rows = database.families.setdefault(measured.family, {})
             rows[measured.digest] = row_to_plain(choice)
+    listed = set(map(digest_of, network_problems()))
+    for rows in database.families.values():
+        for digest in rows.keys() - listed:
+            del rows[digest]
     database.cudnnlite = dnn.__version__
     write_database(database, target)
     print(f"{target}: {len(database)} choices, {len(database) - num_before} more")
