@@ -156,10 +156,10 @@ def refuse_incomplete(table: AlgorithmTable, problem: Problem, free_bytes: int) 
 
 
 class _Call(NamedTuple):
-    """A candidate, and the milliseconds of its call on a typical host; None if it has no time."""
+    """A candidate, and the milliseconds of its call on a typical host; infinite if not timed."""
 
     row: AlgorithmResult
-    ms: float | None
+    ms: float
 
 
 def best_on_a_typical_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult | None:
@@ -180,12 +180,8 @@ def best_on_a_typical_host(rows: Iterable[AlgorithmResult]) -> AlgorithmResult |
         if row.ok and not row.replay and row.algorithm is not RNNAlgo.PERSIST_DYNAMIC
     ]
     calls = _worth_compiling(_calls_on_a_typical_host(eager))
-    shortest_ms = min((call.ms for call in calls if call.ms is not None), default=inf)
-    close = [
-        replace(call.row, host_us=None)
-        for call in calls
-        if call.ms is None or call.ms <= _CLOSE_CALLS * shortest_ms
-    ]
+    cutoff_ms = _CLOSE_CALLS * min((call.ms for call in calls), default=inf)
+    close = [replace(call.row, host_us=None) for call in calls if call.ms <= cutoff_ms]
     return next(iter(ranked(close)), None)
 
 
@@ -197,7 +193,7 @@ def _calls_on_a_typical_host(rows: Sequence[AlgorithmResult]) -> list[_Call]:
 
     def call_of(row: AlgorithmResult) -> _Call:
         if row.time_ms is None:
-            return _Call(row, None)
+            return _Call(row, inf)
         host_ms = host_ratio * (row.host_us or 0.0) / 1000
         return _Call(row, max(row.time_ms, host_ms))
 
@@ -209,15 +205,11 @@ def _worth_compiling(calls: Sequence[_Call]) -> Sequence[_Call]:
 
     If there are no others, as for attention, all are returned.
     """
-    times_ms = [call.ms for call in calls if call.ms is not None and not call.row.compiled]
-    if not times_ms:
+    ready_ms = min((call.ms for call in calls if not call.row.compiled), default=inf)
+    if ready_ms == inf:
         return calls
-    cutoff_ms = min(min(times_ms) / _GAIN_OF_COMPILED, min(times_ms) - _LEAST_MS_GAINED)
-    return [
-        call
-        for call in calls
-        if not call.row.compiled or (call.ms is not None and call.ms < cutoff_ms)
-    ]
+    cutoff_ms = min(ready_ms / _GAIN_OF_COMPILED, ready_ms - _LEAST_MS_GAINED)
+    return [call for call in calls if not call.row.compiled or call.ms < cutoff_ms]
 
 
 def _with_installed(database: Database, target: Path) -> Database:

@@ -60,7 +60,7 @@ class TimingPolicy(NamedTuple):
     random_values: int = (1 << 20) + 7
     # In tuning by real calls, `real_calls` calls of a problem try candidates.  The last of them,
     # `confirming_calls`, try no new candidates, but compare those that are close.  These fields and
-    # the next two are read when the trials of a problem begin.
+    # the next four are read when the trials of a problem begin.
     real_calls: int = 12
     confirming_calls: int = 4
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new

@@ -186,14 +186,13 @@ def put_choices(paths, target):
     """
     database = read_database(target)
     num_before = len(database)
+    problems = {digest_of(problem): problem for problem in network_problems()}
     for measured in read(paths, origin_of(database)):
         choice = best_on_a_typical_host(measured.rows)
-        if choice is not None:
-            rows = database.families.setdefault(measured.family, {})
-            rows[measured.digest] = row_to_plain(choice)
-    listed = set(map(digest_of, network_problems()))
+        if choice is not None and measured.digest in problems:
+            database.put(problems[measured.digest], choice)
     for rows in database.families.values():
-        for digest in rows.keys() - listed:
+        for digest in rows.keys() - problems.keys():
             del rows[digest]
     database.cudnnlite = dnn.__version__
     write_database(database, target)
