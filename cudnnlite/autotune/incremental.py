@@ -57,10 +57,10 @@ from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
 
 # The most unfinished races that are remembered.  A plan that is made again continues its race.
 MOST_RACES = 1024
-# The number of the database's winners that are tried between two other candidates.  Of 1830
+# The number of the database's winners that are tried between two other candidates.  Of 3186
 # convolutions and gradients of networks on an H100, with the winners of one half for the other
-# half, the best of the first eight candidates took the device 1.059 times as long as the best of
-# all, and 1.131 times without winners (tools/benchmarks/candidate_order.py).
+# half, the best of the first eight candidates took the device 1.040 times as long as the best of
+# all, and 1.085 times without winners (tools/benchmarks/candidate_order.py).
 _WINNERS_PER_CANDIDATE = 2
 # The most winners that are looked at; cuDNN may have none of them for a problem.
 MOST_WINNERS = 16

@@ -64,9 +64,9 @@ class TimingPolicy(NamedTuple):
     real_calls: int = 12
     confirming_calls: int = 4
     # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
-    # ones.  With 0 there is no such limit.  Of 1830 convolutions and gradients on an H100, the choice
-    # took 1.069 times as long as the best candidate with three losers, and 1.065 with five, whose
-    # trials took the device 1.7 times as long (tools/benchmarks/candidate_order.py).
+    # ones.  With 0 there is no such limit.  Of 3186 convolutions and gradients on an H100, the choice
+    # took 1.050 times as long as the best candidate with three losers, and 1.046 with five, whose
+    # trials took the device 1.9 times as long (tools/benchmarks/candidate_order.py).
     real_losers: int = 3
     # Calls try no candidate as long as trials took more than this share of the time since the tuner
     # was made.  With 1 there is no such limit.  With 1/3 a program takes at most 1.5 times as long,
