@@ -23,7 +23,10 @@ _HOW_TO_RECORD = "cudnnlite cache record FILE --list all, and --install"
 
 def judge_database(probe: Probe) -> Iterator[Finding]:
     """Report how many choices are used here; nothing without a GPU, which alone uses them."""
-    folder = parse_setting(current_setting())
+    try:
+        folder = parse_setting(current_setting())
+    except ArgumentError:
+        return  # The check of the environment variables reports it.
     cudnn_number = probe.step("library").get("number", 0)
     capabilities = {capability for _, capability, *_ in probe.step("cuda").get("devices", ())}
     if folder is None or not cudnn_number or not capabilities:

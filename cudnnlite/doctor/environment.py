@@ -203,9 +203,11 @@ def _verdict_on_value(
     if name == DEVICE_VARIABLE and not names_device(environment):
         fix = "set it to cuda, cuda:1, emulated or auto, or unset it"
         return BROKEN, " names no device", fix
-    if name == DATABASE_VARIABLE and value and not _is_database(value):
-        effect = ": no such folder; off turns the database off"
-        return WARNING, effect, "set it to off or to a folder that exists, or unset it"
+    if name == DATABASE_VARIABLE:
+        effect = _why_no_database(value)
+        if effect:
+            fix = "set it to off or to a folder that exists, or unset it"
+            return WARNING, f": {effect}; off turns the database off", fix
     if missing:
         # Container images set LD_LIBRARY_PATH to folders that few machines have.
         verdict = NOTE if name == "LD_LIBRARY_PATH" else WARNING
@@ -230,10 +232,16 @@ def _missing_paths(environment: Mapping[str, str], name: str) -> list[str]:
     return [path for path in paths if not os.path.exists(path)]
 
 
-def _is_database(value: str) -> bool:
-    """Return whether a value turns the database off or names a folder."""
-    folder = parse_setting(value)
-    return folder is None or folder.is_dir()
+def _why_no_database(value: str) -> str:
+    """Return why a value names no folder of a database; empty if it does, or turns it off."""
+    try:
+        folder = parse_setting(value)
+    except ArgumentError:
+        return "not the path of a folder"
+    is_default = not value  # it is made when the first file is installed
+    if is_default or folder is None or os.path.isdir(folder):
+        return ""
+    return "a file, not a folder" if os.path.exists(folder) else "no such folder"
 
 
 def _has_libcudnn(prefix: str) -> bool:

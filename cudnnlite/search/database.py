@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw import enums
-from cudnnlite.arguments import refused_as
+from cudnnlite.arguments import path_of, refused_as
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
@@ -277,12 +277,13 @@ def current_setting() -> str:
 def parse_setting(setting: str) -> Path | None:
     """Return the folder of the installed files; None if the database is off.
 
-    `setting` is the value of `CUDNNLITE_DATABASE`, as `current_setting` returns it.
+    `setting` is the value of `CUDNNLITE_DATABASE`, as `current_setting` returns it; ``~`` becomes
+    the home folder.  ArgumentError if it is not a path, such as that of the home of an unknown user.
     """
     if setting.lower() == OFF:
         return None
     if setting:
-        return Path(setting)
+        return path_of(setting, VARIABLE, "the path of a folder")
     import platformdirs
 
     return platformdirs.user_data_path("cudnnlite", appauthor=False) / "databases"
@@ -337,7 +338,11 @@ def find_choice(
 @lru_cache(maxsize=8)
 def _read(device: Device, setting: str) -> Database | None:
     """Return all rows for a device: those of its own model count more than those of others."""
-    folder = parse_setting(setting)
+    try:
+        folder = parse_setting(setting)
+    except ArgumentError as error:
+        log.warning("the database is not used: %s", error)
+        return None
     if folder is None:
         return None
     facts = device.facts()

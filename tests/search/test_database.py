@@ -44,6 +44,7 @@ ENGINE = dnn.AlgorithmResult(dnn.Engine(0, {2: 0}), M.FMA, workspace=0, error=1.
 ALGORITHM = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA, deterministic=True)
 CONVERTED = dnn.ConvolutionResult(dnn.Engine(1, {2: 1}), M.FMA, workspace=1 << 16, layout="NHWC")
 
+SHIPPED_FILE = next(database_module.SHIPPED.glob("*.json"))
 HEAD = (
     '{"format": 2, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": "", "families": '
 )
@@ -175,6 +176,28 @@ def test_off_leaves_it_out(
     assert find_choice(gpu, PROBLEM) is None
     with pytest.raises(dnn.ArgumentError, match=f"{VARIABLE}=off"):
         install_database(tmp_path / "source.json")
+
+
+def test_a_tilde_in_the_setting_is_the_home_folder(
+    gpu: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(VARIABLE, "~/mine")
+    monkeypatch.chdir(tmp_path)
+    install(gpu, tmp_path, ALGORITHM)
+    assert not (tmp_path / "~").exists()
+    assert len([*(tmp_path / "mine").glob("*.json")]) == 1
+    assert find_choice(gpu, PROBLEM) == ALGORITHM
+
+
+def test_calls_go_on_if_the_setting_is_not_a_path(
+    gpu: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(VARIABLE, "~nobody-has-this-name/databases")
+    assert find_choice(gpu, PROBLEM) is None
+    assert "CUDNNLITE_DATABASE='~nobody-has-this-name/databases' is not the path" in caplog.text
+    with pytest.raises(dnn.ArgumentError, match="is not the path of a folder"):
+        install_database(SHIPPED_FILE)
 
 
 @pytest.mark.parametrize(
