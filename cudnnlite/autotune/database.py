@@ -216,7 +216,13 @@ def _with_installed(database: Database, target: Path) -> Database:
     """Return a database with the rows of an installed file that it lacks."""
     if not target.exists():
         return database
-    return replace(database, families=merged_families([read_database(target), database]))
+    try:
+        installed = read_database(target)
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"{error}. It was installed before, and may be removed: this cudnnlite does not use it"
+        ) from error
+    return replace(database, families=merged_families([installed, database]))
 
 
 def install_database(source: Path) -> Path:
@@ -224,12 +230,15 @@ def install_database(source: Path) -> Path:
 
     Earlier choices stay for the problems that `source` has none for.
 
-    ArgumentError if one of the two files is no database, or if `CUDNNLITE_DATABASE` is "off".
+    ArgumentError if one of the two files is no database, or if `CUDNNLITE_DATABASE` is "off" or the
+    path of a file.
     """
     database = read_database(source)
     folder = parse_setting(current_setting())
     if folder is None:
         raise ArgumentError("CUDNNLITE_DATABASE=off: no database is used")
+    if folder.is_file():
+        raise ArgumentError(f"{folder} is a file; CUDNNLITE_DATABASE has to name a folder")
     target = folder / file_name_of(database)
     write_database(_with_installed(database, target), target)
     return target

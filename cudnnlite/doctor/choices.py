@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cudnnlite.doctor.finding import NOTE, OK, WARNING, Finding
 from cudnnlite.doctor.probe import Probe
@@ -22,14 +22,15 @@ _HOW_TO_RECORD = "cudnnlite cache record FILE --list all, and --install"
 
 
 def judge_database(probe: Probe) -> Iterator[Finding]:
-    """Report how many choices are used here; nothing without a GPU, which alone uses them."""
+    """Report files that are no database, and how many choices the GPUs use.
+
+    Without a GPU nothing is said of the choices, which nobody uses.
+    """
     try:
         folder = parse_setting(current_setting())
     except ArgumentError:
         return  # The check of the environment variables reports it.
-    cudnn_number = probe.step("library").get("number", 0)
-    capabilities = {capability for _, capability, *_ in probe.step("cuda").get("devices", ())}
-    if folder is None or not cudnn_number or not capabilities:
+    if folder is None:
         return
     databases: list[Database] = []
     for path in database_files(folder):
@@ -37,7 +38,14 @@ def judge_database(probe: Probe) -> Iterator[Finding]:
             databases.append(read_database(path))
         except (ArgumentError, TuningCacheError) as error:
             yield Finding("database.file", WARNING, str(error), "remove it, or record it again")
-    version = version_of(cudnn_number)
+    cudnn_number = probe.step("library").get("number", 0)
+    if cudnn_number:
+        yield from _judge_use(databases, version_of(cudnn_number), probe)
+
+
+def _judge_use(databases: Sequence[Database], version: str, probe: Probe) -> Iterator[Finding]:
+    """Report for each compute capability here how many choices are used."""
+    capabilities = {capability for _, capability, *_ in probe.step("cuda").get("devices", ())}
     origins = dict.fromkeys(
         f"cuDNN {database.cudnn} and compute capability {database.compute_capability}"
         for database in databases

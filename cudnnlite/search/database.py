@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw import enums
-from cudnnlite.arguments import path_of, refused_as
+from cudnnlite.arguments import path_of, refused_as, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
@@ -36,7 +36,8 @@ VARIABLE = "CUDNNLITE_DATABASE"
 FORMAT = 2  # in 1, the names of families said less
 OFF = "off"
 SHIPPED = Path(__file__).parent / "databases"
-_MISTAKES = (ValueError, TypeError, LookupError, AttributeError)
+# The errors of reading a row that is none.
+_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 _DIGITS = 16  # of the hash of a problem: no two of a million problems have the same
 # A row of a file: algorithm, math type, workspace, whether it is deterministic, error, layout.
 Row = list[Any]
@@ -108,19 +109,15 @@ class Database:
 
     @classmethod
     def from_json(cls, text: str, source: object) -> Database:
-        """Return the database in a text; ArgumentError, which names the source, if it is none."""
-        try:
-            plain = json.loads(text)
-            if plain["format"] != FORMAT:
-                raise ValueError(f"format {plain['format']}; this cudnnlite reads {FORMAT}")
-            facts = {name: _text(plain[name]) for name in _FACTS}
-            database = cls(**facts, families=plain["families"])
-            for rows in database.families.values():
-                for row in rows.values():
-                    _values_of(row)
-        except _MISTAKES as error:
-            raise ArgumentError(f"{source} is no database of cudnnlite ({error!r})") from error
-        return database
+        """Return the database in a text.
+
+        If it is none, ArgumentError, which names the source and says what is wrong.
+        """
+        with refused_as(ArgumentError, f"{source} is no database of cudnnlite", ArgumentError):
+            plain = _object_from_json(text)
+            _refuse_other_format(plain)
+            facts = {name: _text_of(plain, name) for name in _FACTS}
+            return cls(**facts, families=_families_of(plain))
 
 
 _FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
@@ -137,10 +134,49 @@ def most_frequent(rows: Iterable[AlgorithmResult]) -> tuple[AlgorithmResult, ...
     return tuple(choices[identity] for identity, _ in wins.most_common())
 
 
-def _text(value: Any) -> str:
+def _object_from_json(text: str) -> dict[str, Any]:
+    with refused_as(ArgumentError, "it is no JSON", ValueError, RecursionError):
+        plain = json.loads(text)
+    return _as_object(plain, "it")
+
+
+def _as_object(plain: Any, description: str) -> dict[str, Any]:
+    """Return a value of JSON that is an object; ArgumentError for any other."""
+    if not isinstance(plain, dict):
+        raise ArgumentError(f"{description} is no object of JSON")
+    return plain
+
+
+def _refuse_other_format(plain: dict[str, Any]) -> None:
+    number = _field(plain, "format")
+    if number != FORMAT:
+        raise ArgumentError(f"it has format {shown(number)}; this cudnnlite reads {FORMAT}")
+
+
+def _field(plain: dict[str, Any], name: str) -> Any:
+    if name not in plain:
+        raise ArgumentError(f'it has no field "{name}"')
+    return plain[name]
+
+
+def _text_of(plain: dict[str, Any], name: str) -> str:
+    value = _field(plain, name)
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
+        raise ArgumentError(f'its field "{name}" is no text, but {shown(value)}')
     return value
+
+
+def _families_of(plain: dict[str, Any]) -> dict[str, dict[str, Row]]:
+    """Return the rows by family and digest; ArgumentError if one is no row."""
+    families = _as_object(_field(plain, "families"), 'its field "families"')
+    for family, rows in families.items():
+        for digest, row in _as_object(rows, f"its family {shown(family)}").items():
+            try:
+                _values_of(row)
+            except _MISTAKES as error:
+                where = f"its row {shown(digest)} of {shown(family)}"
+                raise ArgumentError(f"{where} is no choice") from error
+    return families
 
 
 def row_to_plain(choice: AlgorithmResult) -> Row:
@@ -385,7 +421,7 @@ def read_database(path: Path) -> Database:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is no database of cudnnlite ({error})") from error
+        raise ArgumentError(f"{path} is no database of cudnnlite: it is no text") from error
     return Database.from_json(text, path)
 
 

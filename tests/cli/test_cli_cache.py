@@ -553,6 +553,31 @@ def test_record_refuses(tmp_path, monkeypatch, arguments, code, message):
     assert not (tmp_path / "databases").exists()
 
 
+def test_record_says_what_is_wrong_with_the_installed_file(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
+    file = database_file(tmp_path)
+    assert run("record", file, "--install").exit_code == 0
+    (target,) = (tmp_path / "databases").iterdir()
+    target.write_text("{}")
+    done = run("record", file, "--install")
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f'cudnnlite: {target} is no database of cudnnlite: it has no field "format". It was '
+        "installed before, and may be removed: this cudnnlite does not use it\n"
+    )
+    assert target.read_text() == "{}"
+    target.unlink()
+    assert run("record", file, "--install").exit_code == 0
+
+
+def test_record_installs_nothing_where_the_folder_is_a_file(tmp_path, monkeypatch):
+    file = database_file(tmp_path)
+    monkeypatch.setenv(DATABASE_VARIABLE, str(file))
+    done = run("record", file, "--install")
+    assert done.exit_code == 1
+    assert f"{file} is a file; CUDNNLITE_DATABASE has to name a folder" in done.stderr
+
+
 def test_record_installs_no_file_that_is_not_there(tmp_path):
     done = run("record", tmp_path / "none.json", "--install")
     assert done.exit_code == 1

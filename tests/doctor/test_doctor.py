@@ -399,6 +399,18 @@ def test_files_that_are_no_database(databases):
     assert findings["database.use"].verdict is Verdict.OK
 
 
+@pytest.mark.parametrize("missing", [{"devices": ()}, {"cudnn": 0}], ids=["gpu", "cudnn"])
+def test_files_that_are_no_database_without_a_gpu_or_cudnn(databases, missing):
+    """They are found before the folder is copied to a machine that has both."""
+    install_row(databases)
+    file = databases / "other.json"
+    file.write_text("no JSON")
+    (finding,) = database_findings(**missing).values()
+    assert (finding.check, finding.verdict) == ("database.file", Verdict.WARNING)
+    assert finding.text.startswith(f"{file} is no database of cudnnlite: it is no JSON: ")
+    assert "remove it" in finding.fix
+
+
 def test_nothing_is_said_of_a_database_that_nobody_uses(databases, monkeypatch):
     install_row(databases)
     assert database_findings(devices=()) == {}

@@ -97,14 +97,34 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is no JSON: Expecting value: line 1 column 1"),
+        ("[" * 100_000, "it is no JSON: "),
+        ("[]", "it is no object of JSON"),
+        ("{}", 'it has no field "format"'),
+        ('{"format": 3}', "it has format 3; this cudnnlite reads 2"),
+        ('{"format": 2}', 'it has no field "gpu"'),
+        (HEAD.rpartition(",")[0] + "}", 'it has no field "families"'),
+        (HEAD.replace('"gpu": ""', '"gpu": 1') + "{}}", 'its field "gpu" is no text, but 1'),
+        (HEAD + "[]}", 'its field "families" is no object of JSON'),
+        (HEAD + '{"x": []}}', "its family 'x' is no object of JSON"),
+        (HEAD + '{"x": {"y": 1}}}', "its row 'y' of 'x' is no choice"),
+    ],
+)
+def test_what_is_no_database(text: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "database.json"
+    file.write_text(text)
+    with pytest.raises(dnn.ArgumentError) as refused:
+        read_database(file)
+    assert str(refused.value).startswith(f"{file} is no database of cudnnlite: {why}")
+
+
+@pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"format": 2, "gpu": "", "compute_capability": "", "cudnn": "", "cudnnlite": ""}',
-        HEAD.replace('"gpu": ""', '"gpu": 1') + "{}}",
         HEAD + '{"x": {"y": ["ConvolutionFwdAlgo.NONE", "FMA", 0, true, null, ""]}}}',
+        HEAD + '{"x": {"y": [[1, {}], "FMA", Infinity, true, null, ""]}}}',
         HEAD + '{"x": {"y": [1]}}}',
         # Engines 1 and 2 of the first rows are no excuse for those of the others.
         HEAD + '{"x": {"y": [[1, {}], "FMA", 0, true, null, ""], '
@@ -113,10 +133,17 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
         '"z": [[2, {"3": 1.0}], "FMA", 0, true, null, ""]}}}',
     ],
 )
-def test_what_is_no_database(text: str, tmp_path: Path) -> None:
+def test_a_row_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "database.json"
     file.write_text(text)
-    with pytest.raises(dnn.ArgumentError, match=r"database\.json is no database"):
+    with pytest.raises(dnn.ArgumentError, match=r"database\.json is .* of 'x' is no choice$"):
+        read_database(file)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "database.json"
+    file.write_bytes(b"\xff")
+    with pytest.raises(dnn.ArgumentError, match=r"no database of cudnnlite: it is no text$"):
         read_database(file)
 
 
@@ -198,6 +225,16 @@ def test_calls_go_on_if_the_setting_is_not_a_path(
     assert "CUDNNLITE_DATABASE='~nobody-has-this-name/databases' is not the path" in caplog.text
     with pytest.raises(dnn.ArgumentError, match="is not the path of a folder"):
         install_database(SHIPPED_FILE)
+
+
+def test_calls_go_on_beside_a_file_that_is_no_database(
+    gpu: Any, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    install(gpu, tmp_path, ALGORITHM)
+    (folder / "a.json").write_text("{}")
+    assert find_choice(gpu, PROBLEM) == ALGORITHM
+    (record,) = caplog.records
+    assert record.message.startswith(f"a database is not used: {folder / 'a.json'} is no database")
 
 
 @pytest.mark.parametrize(
