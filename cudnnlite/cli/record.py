@@ -15,13 +15,17 @@ from cudnnlite.bench.networks import network_names, network_problems
 from cudnnlite.cli.common import (
     DeviceOption,
     chosen_device,
+    failure,
     misuse,
     path,
     report_errors,
     say,
     tell,
 )
+from cudnnlite.devices import choice
+from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import NoDeviceError
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.database import read_database
 from cudnnlite.texts import counted
@@ -56,7 +60,7 @@ def record(
     ] = False,
     device: DeviceOption = None,
 ) -> None:
-    """Measure the layers of networks, and write the choices to a file of the database.
+    """Measure the layers of networks on a GPU, and write the choices to a file of the database.
 
     A file that is there is continued.  Calls that name no algorithm use the choices of installed
     files, if no tuner has one, on the same architecture with the same minor version of cuDNN.
@@ -77,13 +81,30 @@ def record(
         assert lists is not None
         problems = _problems_of(lists.split(","))
         begin = time.perf_counter()
-        with Handle(chosen_device(device)) as handle:
+        with Handle(_gpu_of(chosen_device(device))) as handle:
             recorded = record_database(handle, problems, file, seconds, tell)
         say(
             f"{file}: {recorded.num_new} new choices in {time.perf_counter() - begin:.0f} s, "
             f"{recorded.num_old} were there, {recorded.num_failed} problems without a choice, "
             f"{recorded.num_left} left"
         )
+
+
+def _gpu_of(device: str) -> Device:
+    """Return the GPU that a name stands for; end the command if there is none.
+
+    `auto` does not fall back to the emulated device here.
+    """
+    kind, index = choice.parse_device(device, choice.DEVICE_VARIABLE)
+    if kind == "emulated":
+        raise failure(
+            "record needs a GPU: times of the emulated device say nothing about one, and are never "
+            "recorded"
+        )
+    try:
+        return choice.devices.get("cuda", index)
+    except NoDeviceError as error:
+        raise failure(f"record needs a GPU: {error}") from error
 
 
 def _problems_of(names: list[str]) -> Iterable[Problem]:

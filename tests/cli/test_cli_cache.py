@@ -25,8 +25,9 @@ from cudnnlite.autotune.database import write_database
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
+from cudnnlite.devices import choice
 from cudnnlite.enums import MathType
-from cudnnlite.errors import LibraryNotFoundError
+from cudnnlite.errors import LibraryNotFoundError, NoDeviceError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem_list import summary
@@ -551,6 +552,23 @@ def test_record_refuses(tmp_path, monkeypatch, arguments, code, message):
     assert message in done.stderr
     assert file.read_text() == "{}"
     assert not (tmp_path / "databases").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--device", "auto"], ["--device", "cuda"]], ids=str)
+def test_record_needs_a_gpu(tmp_path, monkeypatch, options):
+    """And says nothing of the emulated device, with which it would refuse."""
+    no_gpu = "no CUDA device 0: there is none"
+
+    def make(kind, index):
+        assert kind == "cuda"
+        raise NoDeviceError(no_gpu)
+
+    monkeypatch.setattr(choice, "devices", choice.Devices(make))
+    monkeypatch.delenv(choice.DEVICE_VARIABLE, raising=False)
+    done = run("record", tmp_path / "file.json", "--list", "vit", *options)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"cudnnlite: record needs a GPU: {no_gpu}\n"
+    assert not (tmp_path / "file.json").exists()
 
 
 def test_record_says_what_is_wrong_with_the_installed_file(tmp_path, monkeypatch):
