@@ -539,11 +539,23 @@ def test_timing_is_a_policy_with_fields_in_range():
         assert handle.timing.real_share == 1 / 3
         handle.timing = before
         for changes, message in (
-            ({"real_share": 33}, r"timing\.real_share=33; allowed: numbers from 0 to 1"),
+            ({"real_share": 33}, r"timing\.real_share=33; allowed: numbers above 0, up to 1"),
+            ({"real_share": 0}, r"timing\.real_share=0; allowed: numbers above 0, up to 1"),
+            ({"real_share": True}, r"timing\.real_share=True is not a number"),
+            ({"real_share": np.True_}, r"timing\.real_share=True is not a number"),
             ({"real_share": float("nan")}, r"timing\.real_share=nan"),
             ({"real_share": "10%"}, r"timing\.real_share='10%'"),
             ({"real_calls": 2.5}, r"timing\.real_calls=2\.5 is not an integer"),
             ({"real_calls": -1}, r"timing\.real_calls=-1; allowed: 0 to"),
+            (
+                {"real_calls": 6},
+                r"timing\.real_calls=6 with timing\.confirming_calls=4: .*, here 7",
+            ),
+            ({"real_calls": 0}, r"timing\.real_calls=0 with timing\.confirming_calls=4: "),
+            (
+                {"confirming_calls": 50},
+                r"timing\.real_calls=12 with timing\.confirming_calls=50: .*confirming_calls \+ 3, here",
+            ),
             ({"real_losers": None}, r"timing\.real_losers=None"),
             ({"rounds": 0}, r"timing\.rounds=0; allowed: 1 to"),
             (
