@@ -54,6 +54,9 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
+# How `timing` begins in the entry of a tuning in real calls: see `RealCallTuning.finish`.  No other
+# field of an entry tells of them.
+_OF_REAL_CALLS = re.compile(r"events around \d+ real calls? ")
 # The fields of a row that are not written: they belong to a choice, not to the candidate.
 LEFT_OUT = ("passed_over", "source", "conversions")
 
@@ -217,6 +220,11 @@ class TuningEntry:
             raise ArgumentError(f"{values}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
+
+    @property
+    def measured_by(self) -> str:
+        """What measured the candidates: "search", or "real calls", those of a program."""
+        return "real calls" if _OF_REAL_CALLS.match(self.timing) else "search"
 
     def table(self, memory: int, peaks: Peaks | None = None) -> AlgorithmTable:
         """Return the table that the search returned, with the best candidate first.

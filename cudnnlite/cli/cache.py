@@ -71,7 +71,10 @@ def show(
     cache: CacheOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """List the entries: problem, GPU, version of cuDNN, and choice."""
+    """List the entries: problem, GPU, version of cuDNN, choice, and what measured it.
+
+    That is a search, or the real calls of a program.
+    """
     filters = _filters(gpu, cudnn, kind)
     with report_errors():
         with _opened(cache, must_exist=cache is not None) as tuning_cache:
@@ -306,7 +309,18 @@ def _selected(cache: TuningCache, filters: dict[str, Any]) -> list[TuningEntry]:
 
 
 def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
-    rows = [("tuned at (UTC)", "GPU", "cuDNN", "device ms", "choice", "problem", "wanted")]
+    rows = [
+        (
+            "tuned at (UTC)",
+            "GPU",
+            "cuDNN",
+            "device ms",
+            "measured by",
+            "choice",
+            "problem",
+            "wanted",
+        )
+    ]
     for entry in entries:
         row = entry.rows[entry.chosen]
         mark = "" if _is_used(entry, loaded_version) else "*"
@@ -316,6 +330,7 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
                 printable(entry.key.device.gpu),
                 format_version(entry.key.device.cudnn) + mark,
                 "-" if row.time_ms is None else f"{row.time_ms:.4f}",
+                entry.measured_by,
                 named(row),
                 problem_text(entry),
                 policy_text(entry),
@@ -336,6 +351,7 @@ def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),
         "timing": entry.timing,
+        "measured_by": entry.measured_by,
         "tuned_at": entry.tuned_at,
         "seconds": entry.seconds,
         "cudnnlite": entry.cudnnlite,
