@@ -221,17 +221,17 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         else:
             row, call = self._preferred_engine(native)
         self.choice = row
-        self.workspace = self._workspace_with(call)
+        self.workspace = self._with_scratch(call.workspace)
         if not self._replays:
             return call
         self._replayed = ReplayedCall(self._handle, call, self._staged_operands())
         self._resources.callback(self._replayed.close)
         return self._replayed
 
-    def _workspace_with(self, call: ExecutionPlan) -> int:
-        """Return the bytes of workspace that an engine and the outputs in scratch memory need."""
+    def _with_scratch(self, workspace: int) -> int:
+        """Return the bytes that an engine's workspace and the outputs in scratch memory need."""
         nbytes = scratch_bytes(self.graph, self._scratch_outputs)
-        return aligned_size(call.workspace) + nbytes if nbytes else call.workspace
+        return aligned_size(workspace) + nbytes if nbytes else workspace
 
     def _with_engine(self, engine: Engine, native: NativeGraph) -> GraphPlan:
         """Return a prepared plan of the same graph by another engine, which `_adopt` takes.
@@ -247,9 +247,9 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         super()._adopt(plan, choice)
         # The outputs in scratch memory lie behind the workspace of the engine.
         self.__dict__.pop("_scratch_offsets", None)
-        nbytes = scratch_bytes(self.graph, self._scratch_outputs)
-        if nbytes:
-            self.workspace = aligned_size(choice.workspace) + nbytes
+
+    def _workspace_by(self, plan: GraphPlan) -> int:
+        return self._with_scratch(plan.workspace)
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
@@ -282,7 +282,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         call = GraphCall(native, configuration, self._resources, self._numbers)
         if self._is_over_limit(call):
             raise WorkspaceLimitError(
-                f"engine={engine}: {over_limit(self._workspace_with(call), self._limit or 0)}"
+                f"engine={engine}: {over_limit(self._with_scratch(call.workspace), self._limit or 0)}"
             )
         return replace(self._row(configuration), workspace=call.workspace), call
 
@@ -312,7 +312,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                     return row, call
                 is_limit_to_blame = True
                 trial.close()
-                workspace_bytes = self._workspace_with(call)
+                workspace_bytes = self._with_scratch(call.workspace)
                 passed_over.append((row, over_limit(workspace_bytes, self._limit or 0)))
         if not passed_over:
             raise _none_named(self._handle, self.graph, self._hints())
@@ -333,7 +333,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return hints(self._handle, self.graph, HEURISTICS_OF_GRAPHS, is_allowed)
 
     def _is_over_limit(self, call: ExecutionPlan) -> bool:
-        return self._limit is not None and self._workspace_with(call) > self._limit
+        return self._limit is not None and self._with_scratch(call.workspace) > self._limit
 
     def _row(self, configuration: Configuration) -> AlgorithmResult:
         return row_of(configuration, self.graph, self._requirements)

@@ -104,6 +104,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_sizes: list[int] = []
         self._last_scratch = 0
         self._last_stream: Any = None
+        # Whether the last call that was checked had a workspace of the caller's.
+        self._has_own_workspace = False
         self._prepared: Prepared | None = None
         self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
         self._copies: AlignedCopies | None = None
@@ -165,9 +167,13 @@ class OperationPlan(Plan, Generic[ResultT]):
         That plan is closed with this one.
         """
         self._resources.callback(plan.close)
-        self.workspace = plan.workspace
+        self.workspace = self._workspace_by(plan)
         assert plan._prepared is not None
         self._change_call(plan._prepared, choice)
+
+    def _workspace_by(self: PlanT, plan: PlanT) -> int:
+        """Return the bytes of workspace that this plan needs with the call of another plan."""
+        return plan.workspace
 
     def _results_are_empty(self) -> bool:
         problem = self.problem
@@ -381,6 +387,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if prepared is None:  # an empty batch: there is nothing to call
             return arrays
         other_streams: Sequence[Any] = ()
+        self._has_own_workspace = workspace is not None
         try:
             if any(array.stream is not stream for array in arrays):
                 other_streams = wait_for_streams(stream, *arrays)

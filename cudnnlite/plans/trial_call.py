@@ -130,8 +130,9 @@ class TrialCall(NonCopyable):
     of the winner, and this object is not called any more.
 
     A candidate that needs more workspace than the plan's first choice has memory of its own during
-    its run.  While a CUDA graph is recorded or calls are traced, and if operands are not aligned,
-    calls run the race's first candidate and try no other.
+    its run.  If the caller brings the workspace when the race is over, the plan takes over the
+    fastest candidate that it suffices for.  While a CUDA graph is recorded or calls are traced, and
+    if operands are not aligned, calls run the race's first candidate and try no other.
 
     Parameters
     ----------
@@ -174,8 +175,9 @@ class TrialCall(NonCopyable):
         self._plans: dict[int, OperationPlan[Any]] = {}
         self._addresses: dict[str, int] = {}
         self.leased = plan.choice.workspace
-        # The end of the last run that was not timed.  No plan is closed before it.
-        self._untimed_end: Any = None
+        # The ends of the last runs that were not timed, by the addresses of their streams.  No plan
+        # is closed before them.
+        self._untimed_ends: dict[int, Any] = {}
         plan._resources.callback(self.close)
 
     def close(self) -> None:
@@ -208,7 +210,7 @@ class TrialCall(NonCopyable):
             if turn is not None and self._try(turn, stream):
                 return
         # If the device has done all earlier runs, the other candidates may be closed.
-        may_settle = turn is None and self._has_ended and not self._timer.pending
+        may_settle = turn is None and self._have_ended and not self._timer.pending
         self._run_leader(stream)
         if self._race.winner is not None and may_settle:
             with self._race.budget.spending():
@@ -245,7 +247,10 @@ class TrialCall(NonCopyable):
             try:
                 with self._placed(leader, stream) as call:
                     call_prepared(call)
-                self._untimed_end = self._device.record_event(stream)
+                if (
+                    self._race.winner is None
+                ):  # the winner's plan is not closed when the race is over
+                    self._note_untimed(stream)
                 return
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, leader, error)
@@ -263,11 +268,16 @@ class TrialCall(NonCopyable):
             with self._placed(turn.candidate, stream) as call:
                 self._time(turn, call, stream)
         except CANDIDATE_ERRORS as error:
+            self._note_untimed(stream)  # some of the repeats may have been enqueued
             exclude(self._race, turn.candidate, error)
             if not self._may_run_another(error):
                 raise
             return False
         return True
+
+    def _note_untimed(self, stream: Any) -> None:
+        """Note that runs of a candidate were enqueued on a stream without being timed."""
+        self._untimed_ends[int(stream.handle)] = self._device.record_event(stream)
 
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
         """Run a candidate, and time it.
@@ -316,14 +326,16 @@ class TrialCall(NonCopyable):
         return plan
 
     @property
-    def _has_ended(self) -> bool:
+    def _have_ended(self) -> bool:
         """Whether the device has done every run that was not timed."""
-        end = self._untimed_end
-        return end is None or self._device.elapsed_between(end, end) is not None
+        for address, end in list(self._untimed_ends.items()):
+            if self._device.elapsed_between(end, end) is not None:
+                del self._untimed_ends[address]
+        return not self._untimed_ends
 
     def _close_losers(self) -> None:
         """Close the plans of excluded candidates that do not run now."""
-        if not self._has_ended:
+        if not self._have_ended:
             return
         pending = self._timer.pending
         for index in list(self._plans):
@@ -334,12 +346,14 @@ class TrialCall(NonCopyable):
         """Let the plan take over the winner's call, if there is memory for its workspace."""
         plan = self._plan()
         assert plan is not None
+        if plan._has_own_workspace:
+            winner = self._race.fastest_within(self.leased)
         if winner:
             try:
                 winner_plan = self._plan_of(winner)
-                self._handle.workspace.reserve(
-                    winner_plan.workspace, self._handle._stream, plan._limit
-                )
+                if not plan._has_own_workspace:
+                    workspace = plan._workspace_by(winner_plan)
+                    self._handle.workspace.reserve(workspace, self._handle._stream, plan._limit)
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, winner, error)
                 return
@@ -348,7 +362,7 @@ class TrialCall(NonCopyable):
             self.close()
             return
         self._finish(self._race)
-        choice = replace(self._race.rows()[0], source=REAL_CALLS)
+        choice = replace(self._race.row(winner), source=REAL_CALLS)
         if winner:
             plan._adopt(winner_plan, choice)
             self._plans.pop(winner, None)  # from now on the plan owns it

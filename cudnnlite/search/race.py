@@ -242,6 +242,8 @@ class Race:
         untimed = self._next_untimed(pending, candidates)
         if untimed is not None:
             return untimed
+        if self._held_back and self._least_sampled_ms == inf and self.leader not in pending:
+            return self.leader  # by its time, those that were held back are tried or left out
         return self._next_close(pending)
 
     def _next_untimed(
@@ -250,7 +252,10 @@ class Race:
         """Return the first candidate that has no time yet, unless the last calls have begun."""
         leader = self.leader
         # Each candidate that ran once, untimed, needs one more call.
-        num_second_runs = sum(runner.runs == 1 and not runner.times_ms for runner in self.runners)
+        num_second_runs = sum(
+            runner.runs == 1 and not runner.times_ms and not runner.why_out
+            for runner in self.runners
+        )
         calls_left = self._timing.real_calls - self.calls - num_second_runs
         may_try_new = calls_left > self._timing.confirming_calls
         for index, runner in enumerate(self.runners):
@@ -376,6 +381,20 @@ class Race:
             runner.wait_ms = wait_ms
         self._leader = None
 
+    def fastest_within(self, workspace: int) -> int:
+        """Return the index of the fastest candidate that needs at most these bytes of workspace.
+
+        It is the leader if that does, and the first candidate if no other does.
+        """
+        if self.runners[self.leader].row.workspace <= workspace:
+            return self.leader
+        fitting = [
+            index
+            for index, runner in enumerate(self.runners)
+            if not runner.why_out and runner.row.workspace <= workspace
+        ]
+        return min(fitting, key=lambda index: self.runners[index].ms, default=0)
+
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:
         """Exclude a candidate that failed; if it was the winner, the race goes on."""
         runner = self.runners[index]
@@ -391,10 +410,13 @@ class Race:
         rows = [self._row_of(self.runners[index]) for index in order if index != leader]
         usable = [row for row in rows if row.ok]
         unusable = [row for row in rows if not row.ok]
-        first_row = self._row_of(self.runners[leader])
-        if not first_row.ok:  # nothing was timed: calls go on as without a race
-            first_row = self.runners[leader].row
-        return [first_row, *usable, *unusable]
+        return [self.row(leader), *usable, *unusable]
+
+    def row(self, index: int) -> AlgorithmResult:
+        """Return the row of a candidate that may be chosen, with its times if there are any."""
+        runner = self.runners[index]
+        row = self._row_of(runner)
+        return row if row.ok else runner.row  # nothing was timed: calls go on as without a race
 
     def _row_of(self, runner: Runner) -> AlgorithmResult:
         """Return a candidate's row with its times, or with the reason why it has none."""

@@ -342,7 +342,7 @@ def test_a_close_candidate_begins_the_count_again():
     timing = TimingPolicy(real_calls=30)
     assert run_further([1.0, *[2.0] * 2, 1.1, *[2.0] * 9], timing) == 1 + 2 + 1 + 3
     # The first one, which calls run anyway, may be the slow one.
-    assert run_further([9.0, *[1.0] * 6], timing) == 7
+    assert run_further([9.0, *[1.0] * 6], timing._replace(real_losers=1)) == 7
 
 
 def turn_behind(first, candidates, device_ms, **fields):
@@ -414,3 +414,43 @@ def test_a_race_ends_where_candidates_can_never_be_read():
             race.record(turn.candidate, 1.0, is_first=False)
     assert race.winner == 0
     assert 0 < errors < 6
+
+
+def test_engines_to_compile_are_tried_although_calls_may_not_repeat():
+    """Such calls have a bound alone at first, which says nothing about the time of calls."""
+    race = Race([engine(0)])
+    assert race.next_turn(()) is not None
+    race.record(0, 20.0, is_first=True)
+    candidates = iter([engine(1, compiled=True)])
+    again = race.next_turn((), candidates)
+    assert (again.candidate, again.is_first) == (0, False)
+    assert race.next_turn({0}, candidates) is None
+    assert race.winner is None
+    race.record(0, 0.06, is_first=False)
+    turn = race.next_turn((), candidates)
+    assert race.runners[turn.candidate].row.algorithm.index == 1
+
+
+@pytest.mark.parametrize("failures", [0, 3])
+def test_a_candidate_that_fails_takes_one_call(failures):
+    timing = TimingPolicy(real_losers=0)
+    race = Race([engine(0)], timing)
+    candidates = iter(engine(index) for index in range(1, 40))
+    for _ in range(timing.real_calls - timing.confirming_calls):
+        turn = race.next_turn((), candidates)
+        if 1 <= turn.candidate <= failures:
+            race.exclude(turn.candidate, "not today")
+        else:
+            race.record(turn.candidate, 1.0, is_first=False)
+    assert len(race.runners) == timing.real_calls - timing.confirming_calls
+
+
+@pytest.mark.parametrize(("workspace", "expected"), [(9, 3), (6, 1), (5, 0), (0, 0)])
+def test_the_fastest_that_a_workspace_suffices_for(workspace, expected):
+    race = Race([engine(0), engine(1, workspace=6), engine(2, workspace=6), engine(3, workspace=7)])
+    for index, ms in enumerate((3.0, 1.0, 2.0, 0.5)):
+        race.next_turn(())
+        race.record(index, ms, is_first=False)
+    assert race.fastest_within(workspace) == expected
+    race.exclude(1, "not today")
+    assert race.fastest_within(6) == 2
