@@ -168,7 +168,7 @@ class RNNForwardRequest:
         tuned_data = _with_unequal_lengths(data) if lengths_vary else data
         trials = self._trials(key, tuned_data, limit)
         if trials is not None:
-            return TrialRNNPlan[Any](self.handle, key, trials)
+            return TrialRNNPlan[Any](self.handle, trials.first_key(key), trials)
         return RNNPlan[Any](self.handle, key)
 
     def _trials(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNTrials | None:
@@ -190,7 +190,7 @@ class RNNForwardRequest:
             if race_and_finish is None:
                 return None
             race, finish = race_and_finish
-            trials = RNNTrials(self.handle, race, finish)
+            trials = RNNTrials(self.handle, race, finish, str(problem))
             plans.keep(kind, trials)
         return trials
 
@@ -345,7 +345,7 @@ class RNNForwardRequest:
         no_alignments: dict[str, int] = {}
         choice = chooser.choose(problem, no_alignments, limit, for_call=True, replay=replay)
         result = parse_algorithm(choice, self.spec, data.batch)
-        if result is not None:
+        if result is not None and result.source != HEURISTIC:
             plans.keep(key, KeptChoice(result))
         return result
 

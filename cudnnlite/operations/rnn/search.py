@@ -23,7 +23,7 @@ from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
-from cudnnlite.operations.rnn.native import RNNPlanKey
+from cudnnlite.operations.rnn.native import NativeRNN, RNNPlanKey
 from cudnnlite.operations.rnn.outputs import RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.sequences import data_spec
@@ -168,6 +168,15 @@ def all_candidates(problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS)
         RNNResult(algorithm, math_type, deterministic=None)
         for algorithm, math_type in product(algorithms, math_types)
     ]
+
+
+def workspace_of(handle: Handle, problem: Problem, candidate: AlgorithmResult) -> int:
+    """Return the bytes of workspace that a candidate needs; nothing is run."""
+    choice = AlgorithmResult(candidate.algorithm, candidate.math_type, deterministic=None)
+    with ExitStack() as stack:
+        network = NativeRNN(handle, plan_key(problem)._replace(choice=choice), stack)
+        network.describe_data(problem.data)
+        return network.workspace
 
 
 def search_rnn_forward(

@@ -14,7 +14,7 @@ from cudnnlite.operations.rnn.outputs import RNNGradients, RNNReserve
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS, CallTimer, exclude
-from cudnnlite.problems.results import REAL_CALLS, AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, REAL_CALLS, AlgorithmResult
 from cudnnlite.search.race import Race
 from cudnnlite.warn import log
 
@@ -36,11 +36,16 @@ class RNNTrials:
         The candidates; the first is what calls run without a race.
     finish : callable
         (race) -> None.  It is called when the race has a winner.
+    title : str
+        The name of the problem, for the log.
     """
 
-    def __init__(self, handle: Handle, race: Race, finish: Callable[[Race], None]) -> None:
-        self._handle, self._race, self._finish = handle, race, finish
+    def __init__(
+        self, handle: Handle, race: Race, finish: Callable[[Race], None], title: str
+    ) -> None:
+        self._handle, self._race, self._finish, self._title = handle, race, finish, title
         self._timer = CallTimer(handle.device, race)
+        # From now on calls run this candidate, whatever becomes of the race, which others share.
         self.winner: AlgorithmResult | None = None
 
     def close(self) -> None:
@@ -52,20 +57,20 @@ class RNNTrials:
         `call` runs the plan of a key, which is `key` with the candidate's algorithm.
         """
         if self.winner is not None:
-            assert self._race.winner is not None
-            return call(self._key_of(self._race.winner, key))
+            return call(_key_by(self.winner, key))
         stream = self._handle.stream
         is_watched = observer.current is not observer.NOBODY
         if is_watched or self._handle.device.is_capturing(stream):
             return call(self._key_of(0, key))
         self._timer.collect()
         turn = self._race.next_turn(self._timer.pending)
-        if self._race.winner is not None:
-            self._settle()
         index = self._race.leader if turn is None else turn.candidate
         try:
             if turn is None:
-                return call(self._key_of(index, key))
+                result = call(self._key_of(index, key))
+                if self._race.winner is not None:
+                    self._settle()
+                return result
             with (
                 self._race.budget.spending(),
                 self._timer.timing(index, stream, is_first=turn.is_first),
@@ -80,17 +85,26 @@ class RNNTrials:
             exclude(self._race, index, error)
             return result
 
+    def first_key(self, key: RNNPlanKey) -> RNNPlanKey:
+        """Return the key of the plan that runs without trials, which a policy may prescribe."""
+        first = self._key_of(0, key)
+        return first._replace(choice=replace(first.choice, source=HEURISTIC))
+
     def _key_of(self, index: int, key: RNNPlanKey) -> RNNPlanKey:
-        row = self._race.runners[index].row
-        if (row.algorithm, row.math_type) == (key.choice.algorithm, key.choice.math_type):
-            return key
-        choice = AlgorithmResult(row.algorithm, row.math_type, deterministic=None)
-        return key._replace(choice=choice, is_guess=False)
+        return _key_by(self._race.runners[index].row, key)
 
     def _settle(self) -> None:
         self._finish(self._race)
         self.winner = replace(self._race.rows()[0], source=REAL_CALLS)
-        log.info("tuned in %d real calls: %s", self._race.calls, self.winner)
+        log.info("%s: tuned in %d real calls: %s", self._title, self._race.calls, self.winner)
+
+
+def _key_by(row: AlgorithmResult, key: RNNPlanKey) -> RNNPlanKey:
+    """Return the key of the same plan with a candidate's algorithm."""
+    if (row.algorithm, row.math_type) == (key.choice.algorithm, key.choice.math_type):
+        return key
+    choice = AlgorithmResult(row.algorithm, row.math_type, deterministic=None)
+    return key._replace(choice=choice, is_guess=False)
 
 
 class TrialRNNPlan(RNNPlan[OutputT]):
