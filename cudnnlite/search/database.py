@@ -29,6 +29,7 @@ from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
 from cudnnlite.search.race import identity_of
 from cudnnlite.specs.filter import as_tensor
+from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.warn import log
 
 # "off": no database; otherwise the folder of the files that were installed.
@@ -357,12 +358,19 @@ def find_choice(
 ) -> AlgorithmResult | None:
     """Return the database's choice for a problem, or None.
 
-    None, too, if the choice needs more than `limit` bytes of workspace, or another interface.
+    None, too, if the choice needs more than `limit` bytes of workspace, or another interface, or is
+    less exact than the problem allows.
     """
     database = database_of(device)
     choice = None if database is None else database.find(problem)
     if choice is None:
         return None
+    if not isinstance(problem, GraphProblem):
+        allowed = allowed_math_types(problem.math_type, dtype_of(problem))
+        if choice.math_type not in allowed:
+            reason = f"allowed: {', '.join(map(str, allowed))}"
+            log.info("%s: the database's %s is passed over; %s", problem, choice, reason)
+            return None
     if limit is not None and choice.workspace > limit:
         return None
     own_interface = "graph" if isinstance(choice.algorithm, Engine) else "descriptor"
