@@ -24,7 +24,7 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
-from cudnnlite.errors import NoAlgorithmError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import CudnnError, NoAlgorithmError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import (
     HEURISTICS,
     Configuration,
@@ -33,6 +33,7 @@ from cudnnlite.graph.engines import (
     configure_if_possible,
 )
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.algorithms import ranked
 from cudnnlite.operations.convolution.engines import row_of, shared_graph, why_excluded
 from cudnnlite.operations.convolution.layout_conversion import (
@@ -42,12 +43,13 @@ from cudnnlite.operations.convolution.layout_conversion import (
 )
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.rnn.choice import heuristic
-from cudnnlite.operations.rnn.search import all_candidates
+from cudnnlite.operations.rnn.search import all_candidates, workspace_of
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS, TrialCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import database_of
 from cudnnlite.search.race import Race, identity_of
@@ -87,6 +89,8 @@ class RealCallTuning:
     def __init__(self, handle: Handle, remember: Remember) -> None:
         self._handle = handle
         self._remember = remember
+        # The query is made now, because CUDA refuses it while a graph is recorded.
+        _, self._device_memory = handle.device.memory_info()
         self._budget = TrialBudget()
         self._races: OrderedDict[TuningKey, Race] = OrderedDict()
 
@@ -109,11 +113,7 @@ class RealCallTuning:
     ) -> None:
         choice: Any = plan.choice
         exclusion = _why_excluded(choice, plan.problem, policy)
-        candidates: _PlanCandidates
-        if isinstance(plan, ConvolutionPlan):
-            candidates = _ConvolutionCandidates(plan, policy, compiled=bool(exclusion))
-        else:
-            candidates = _GraphCandidates(plan, policy)
+        candidates = _candidates_of(plan, policy, compiled=bool(exclusion))
         if exclusion:
             choice = _replace_choice(plan, exclusion, candidates)
         race = self._race_of(key, [choice], policy)
@@ -125,7 +125,7 @@ class RealCallTuning:
 
         The first of them is the choice without tuning, unless the policy excludes it.
         """
-        return self._race_of(key, rnn_rows(problem, policy), policy)
+        return self._race_of(key, rnn_rows(self._handle, problem, policy), policy)
 
     def _race_of(
         self, key: TuningKey, rows: Sequence[AlgorithmResult], policy: TuningPolicy
@@ -153,11 +153,53 @@ class RealCallTuning:
             race.rows(),
             title=title,
             timing=timing,
-            device_memory=device.memory_info()[1],
+            device_memory=self._device_memory,
         )
         self._remember(key, table)
         race.is_saved = True
         self._races.pop(key, None)
+
+
+def allowed_choice(
+    handle: Handle, problem: Problem, policy: TuningPolicy, *, is_aligned: bool
+) -> AlgorithmResult | None:
+    """Return the first candidate that a policy allows, without a measurement.
+
+    It is the choice of cuDNN's heuristic, unless the policy excludes that.  NoAlgorithmError if the
+    policy excludes all; None if there is nothing to compute.
+    """
+    if problem.operation is RNN_FORWARD:
+        return replace(rnn_rows(handle, problem, policy)[0], source=HEURISTIC)
+    if not is_aligned:
+        policy = policy.replace(interface=policy.interface or "descriptor")
+    with _heuristic_plan(handle, problem, policy, is_aligned=is_aligned) as plan:
+        choice: AlgorithmResult | None = plan.prepare().choice
+        if choice is None:
+            return None
+        exclusion = _why_excluded(choice, problem, policy)
+        if exclusion:
+            candidates = _candidates_of(plan, policy, compiled=True)
+            choice = _replace_choice(plan, exclusion, candidates)
+    return replace(choice, source=HEURISTIC)
+
+
+def _heuristic_plan(
+    handle: Handle, problem: Problem, policy: TuningPolicy, *, is_aligned: bool
+) -> ConvolutionPlan | GraphPlan:
+    """Return a plan by the heuristic's choice, within the limit and interface of a policy."""
+    limit = policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    if isinstance(problem, GraphProblem):
+        return GraphPlan(handle, problem.graph, None, limit, graphs.requirements_of(policy))
+    return ConvolutionPlan(handle, problem, None, limit, policy.interface, is_aligned=is_aligned)
+
+
+def _candidates_of(
+    plan: ConvolutionPlan | GraphPlan, policy: TuningPolicy, *, compiled: bool
+) -> _PlanCandidates:
+    if isinstance(plan, ConvolutionPlan):
+        return _ConvolutionCandidates(plan, policy, compiled=compiled)
+    return _GraphCandidates(plan, policy)
 
 
 def _replace_choice(
@@ -454,21 +496,24 @@ def interleaved(
     yield from winners
 
 
-def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
+def rnn_rows(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
     """Return the allowed candidates of a recurrent network, the heuristic's choice first.
 
-    PERSIST_DYNAMIC is not among them: compiling it takes up to a minute.  In training an algorithm
+    Each row has its workspace.  PERSIST_DYNAMIC is not among them: compiling it takes up to a minute.  In training an algorithm
     must support the backward passes too.  NoAlgorithmError if the policy excludes all.
     """
     spec, data = problem.spec, problem.data
     rows: list[AlgorithmResult] = []
     reasons: list[str] = []
-    for row in all_candidates(problem):
+    for candidate in all_candidates(problem):
+        row: AlgorithmResult = candidate
         exclusion = policy.why_not(row, spec.dtype) or why_not_rnn(
             spec, row.algorithm, full=data.is_full, backward=problem.training
         )
         if not exclusion and row.algorithm == RNNAlgo.PERSIST_DYNAMIC:
             exclusion = "not compiled in a real call"
+        if not exclusion:
+            row, exclusion = _with_workspace(handle, problem, row, policy)
         if exclusion:
             reasons.append(f"{row.algorithm} ({row.math_type}): {exclusion}")
         else:
@@ -477,6 +522,20 @@ def rnn_rows(problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
         raise NoAlgorithmError(f"no algorithm for {problem} is allowed: {'; '.join(reasons)}")
     preferred = identity_of(heuristic(spec, data))
     return sorted(rows, key=lambda row: identity_of(row) != preferred)
+
+
+def _with_workspace(
+    handle: Handle, problem: Problem, row: AlgorithmResult, policy: TuningPolicy
+) -> tuple[AlgorithmResult, str]:
+    """Return a row with its workspace, and why it is excluded; empty if it is not."""
+    try:
+        row = replace(row, workspace=workspace_of(handle, problem, row))
+    except CudnnError as error:
+        return row, str(error)
+    limit = policy.workspace_limit
+    if limit is not None and row.workspace > int(limit):
+        return row, over_limit(row.workspace, int(limit))
+    return row, ""
 
 
 def are_aligned(alignments: Iterable[int]) -> bool:

@@ -163,10 +163,21 @@ class TuningPolicy:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it excludes candidates for what is known of them without a measurement."""
+        narrowing = (self.workspace_limit, self.math_type, self.layouts, self.interface)
+        is_open = all(value is None for value in narrowing) and self.allow_tf32
+        return self.deterministic or not is_open
+
     def why_not(self, row: AlgorithmResult, dtype: DataType) -> str:
         """Return why a candidate for data of that type is excluded; empty if it is not."""
         if not self.allow_tf32 and may_be_tf32(row.math_type, dtype):
             return f"{row.math_type} may multiply in TF32, which is not allowed"
+        if self.layouts is not None and row.layout:
+            names = {name for layout in self.layouts for name in LAYOUTS[layout].values()}
+            if row.layout not in names:
+                return f"it converts operands to {row.layout}; layouts={self.layouts!r}"
         return why_not(row, None, self.deterministic, self.math_type, None)
 
     def within(self, limit: int | None, total: int) -> TuningPolicy:

@@ -16,7 +16,7 @@ from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.cache import TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
-from cudnnlite.autotune.incremental import RealCallTuning, are_aligned
+from cudnnlite.autotune.incremental import RealCallTuning, allowed_choice, are_aligned
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
@@ -133,8 +133,8 @@ class Tuner(Closable):
     Raises
     ------
     ArgumentError
-        Not a handle, a cache or a policy; a policy with `max_error` or the objective "energy" if
-        `incremental`, because neither is measured in real calls.
+        Not a handle, a cache or a policy.  If `incremental`, a policy with `max_error`, `flush_l2`,
+        the objective "energy" or a search over knobs: real calls do none of these.
 
     Examples
     --------
@@ -166,16 +166,8 @@ class Tuner(Closable):
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
         self.incremental = one_of(incremental, "incremental", True, False)
-        if incremental and policy.max_error is not None:
-            raise ArgumentError(
-                f"incremental=True with policy.max_error={policy.max_error:g}: "
-                "errors are not measured in real calls; allowed: max_error=None"
-            )
-        if incremental and policy.objective == "energy":
-            raise ArgumentError(
-                "incremental=True with policy.objective='energy': the energy of one call is too "
-                "little for the GPU's counter; allowed: 'latency', 'device'"
-            )
+        if incremental:
+            _refuse_for_real_calls(policy)
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         if not isinstance(cache, TuningCache):
@@ -191,6 +183,8 @@ class Tuner(Closable):
         # which no candidate works.
         self._tables: dict[TuningKey, AlgorithmTable] = {}
         self.revision = 0
+        # What the policy allows for problems that are not measured.
+        self._allowed_choices: dict[TuningKey, AlgorithmResult | None] = {}
         # The problems for which a warning said that the heuristic chooses.
         self._heuristic_problems: set[Problem] = set()
         self._has_logged_slowness = False
@@ -282,6 +276,8 @@ class Tuner(Closable):
         *,
         for_call: bool = False,
         replay: bool = False,
+        begins_trials: bool = False,
+        use_database: bool = True,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, from the cache or measured now.
 
@@ -302,14 +298,20 @@ class Tuner(Closable):
         replay : bool
             Whether the choice is for a plan with ``replay=True``.  Each of its calls costs the host
             one launch, whatever the candidate, so that the time on the device decides.
+        begins_trials : bool
+            Whether `begin_trials` is called for a plan that is made without a choice.
+        use_database : bool
+            Whether a choice of the database may be returned.
 
         Returns
         -------
         AlgorithmResult or None
             A row of the table: the `algorithm` for an operation, or the `engine` for a graph.
-            None, with a warning, if a measurement is necessary and not possible: a CUDA graph is
-            recorded on the handle's stream, or `measure` is False.  With `for_call` also if there
-            is too little memory, or if a CUDA graph is recorded on another stream of the device.
+            None if the heuristic chooses, with a warning if a measurement is necessary and not
+            possible: a CUDA graph is recorded on the handle's stream, or `measure` is False.  With
+            `for_call` also if there is too little memory, or if a CUDA graph is recorded on another
+            stream of the device.  If the policy may exclude the heuristic's choice, the result is
+            the first candidate that it allows, and not None.
 
         Raises
         ------
@@ -331,17 +333,36 @@ class Tuner(Closable):
             table = self._look_up(self._key(representative, alignments, policy), allow_failed)
         source = CACHE
         if table is None:
-            if self.incremental or not self.measures:
+            if use_database and (self.incremental or not self.measures):
                 choice = self._database_choice(problem, policy)
-                may_try_in_calls = for_call and self._real_calls is not None
-                if choice is not None or may_try_in_calls:
+                if choice is not None:
                     return choice
+            if for_call and self._real_calls is not None:
+                if begins_trials and self.tries_in_calls and are_aligned(alignments.values()):
+                    return None  # the plan's trials follow the policy
+                return self._allowed_choice(problem, alignments, policy)
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
-            return None
+            return self._allowed_choice(problem, alignments, policy)
         best = best_replayed(table) if replay else table.best()
         return replace(best, source=source)
+
+    def _allowed_choice(
+        self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy
+    ) -> AlgorithmResult | None:
+        """Return the first candidate that the policy allows; None if it allows all.
+
+        `policy` is the tuner's, within the limit of a call.
+        """
+        if not self.policy.is_narrow:
+            return None
+        key = self._key(problem, alignments, policy)
+        if key not in self._allowed_choices:
+            is_aligned = are_aligned(alignments.values())
+            choice = allowed_choice(self.handle, problem, policy, is_aligned=is_aligned)
+            self._allowed_choices[key] = choice
+        return self._allowed_choices[key]
 
     def _database_choice(self, problem: Problem, policy: TuningPolicy) -> AlgorithmResult | None:
         """Return the database's choice for a problem, if the policy allows it."""
@@ -377,6 +398,8 @@ class Tuner(Closable):
             return
         policy = self._policy_within(limit)
         self._real_calls.begin(plan, self._key(plan.problem, alignments, policy), policy)
+        if self.policy.is_narrow and isinstance(plan, ConvolutionPlan):
+            plan.copy_misaligned()
 
     def race_of_rnn(
         self, problem: Problem, limit: int | None
@@ -651,6 +674,30 @@ def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
         yield
     finally:
         handle.chooser, handle.plan_store = chooser_before, store_before
+
+
+def _refuse_for_real_calls(policy: TuningPolicy) -> None:
+    """Raise ArgumentError if a policy requests a measurement that real calls do not make."""
+    if policy.max_error is not None:
+        raise ArgumentError(
+            f"incremental=True with policy.max_error={policy.max_error:g}: "
+            "errors are not measured in real calls; allowed: max_error=None"
+        )
+    if policy.objective == "energy":
+        raise ArgumentError(
+            "incremental=True with policy.objective='energy': the energy of one call is too "
+            "little for the GPU's counter; allowed: 'latency', 'device'"
+        )
+    if policy.flush_l2:
+        raise ArgumentError(
+            "incremental=True with policy.flush_l2=True: real calls find in the L2 cache what the "
+            "program left there; allowed: flush_l2=False"
+        )
+    if policy.search == "knobs":
+        raise ArgumentError(
+            "incremental=True with policy.search='knobs': real calls search no knobs; allowed: "
+            "'heuristics', 'engines'"
+        )
 
 
 def best_replayed(table: AlgorithmTable) -> AlgorithmResult:

@@ -53,8 +53,10 @@ class Chooser(Protocol):
         *,
         for_call: bool = False,
         replay: bool = False,
+        begins_trials: bool = False,
+        use_database: bool = True,
     ) -> Any:
-        """Return a search's result for a problem; None, only `for_call`: the heuristic chooses."""
+        """Return the choice for a problem; None, only `for_call`: the heuristic chooses."""
 
     @property
     def tries_in_calls(self) -> bool:

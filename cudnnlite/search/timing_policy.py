@@ -76,9 +76,9 @@ class TimingPolicy(NamedTuple):
     # trials took the device 1.9 times as long (tools/benchmarks/candidate_order.py).
     real_losers: int = 3
     # Calls try no candidate as long as trials took more than this share of the time since the tuner
-    # was made.  It is above 0.  With 1 there is no such limit.  With 1/3 a program takes at most 1.5 times as long,
-    # but for the last trial and the waiting calls' own cost.  Many calls may pass before a choice is
-    # known.
+    # was made.  It is above 0; with 1 there is no such limit.  With 1/3 a program takes at most 1.5
+    # times as long, but for the last trial and the waiting calls' own cost.  Many calls may pass
+    # before a choice is known.
     real_share: float = 1.0
     # Calls that take the device less than this try no engine that cuDNN compiles, unless the first
     # candidate is compiled, too: compiling takes as long as 10,000 such calls.

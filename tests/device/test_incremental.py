@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,11 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.engines import HEURISTICS, configurations
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.graph.graph import plan_graph
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.operations.rnn.trials import TrialRNNPlan
 from cudnnlite.plans import trial_call
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.trial_call import TrialCall
 from cudnnlite.problems.results import CACHE, HEURISTIC, REAL_CALLS
 from cudnnlite.search import race as race_module
@@ -272,6 +274,42 @@ def test_a_reserve_space_is_used_by_the_candidate_that_filled_it(
         assert_close(dx, gradients[0].astype(np.float64), 1e-2)
 
 
+def test_a_winner_that_fails_is_the_calls_own_error(
+    handle: dnn.Handle,
+    tuner: dnn.Tuner,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And no later call fails for it; before the choice is made, the first candidate computes."""
+    network = Network(handle, "gru", 6, 8)
+    expected = network.expected()
+    with caplog.at_level("INFO", "cudnnlite"), network.plan() as plan:
+        trials = plan._trials
+        while trials._race.winner is None:
+            trials._timer.collect()
+            if trials._race.next_turn(trials._timer.pending) is None:
+                break
+            network.assert_right(network.call(plan), expected, bound=FAST_TANH)
+        trials._race.winner = 1
+        run, fails = RNNPlan.__call__, True
+
+        def failing(self: Any, *operands: Any, **options: Any) -> Any:
+            if fails and self is not plan:
+                raise dnn.DeviceMemoryError("no memory today")
+            return run(self, *operands, **options)
+
+        monkeypatch.setattr(RNNPlan, "__call__", failing)
+        network.assert_right(network.call(plan), expected, bound=FAST_TANH)
+        assert trials.winner is None
+        fails = False
+        for _ in range(2 * CALLS):
+            network.assert_right(network.call(plan), expected, bound=FAST_TANH)
+        assert plan.choice.source == REAL_CALLS
+        assert plan.choice.workspace > 0
+        assert f"{dnn.rnn_forward.problem(network.spec, network.weights, network.x)}" in caplog.text
+    caplog.clear()  # a record has the error, and that the arrays of the call
+
+
 # ---------------------------------------------------------------- under constraints
 
 
@@ -304,6 +342,110 @@ def test_a_policy_that_allows_nothing(handle: dnn.Handle, case: Case) -> None:
         pytest.raises(dnn.NoAlgorithmError, match="math type"),
     ):
         case.run()
+
+
+def unaligned(handle: dnn.Handle, x: dnn.DeviceArray) -> dnn.DeviceArray:
+    """Return a copy of an array whose address is a multiple of its values' size alone."""
+    memory = handle.empty((x.size + 1,), x.dtype)
+    copy = part_of(memory, x.spec, memory.spec.nbytes // memory.size)
+    copy.copy_from(x.numpy())
+    return copy
+
+
+@pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}], ids=str)
+@pytest.mark.parametrize("how", ["aligned", "unaligned", "replay", "recorded", "one line"])
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+def test_the_policy_holds_where_nothing_is_measured(
+    handle: dnn.Handle, how: str, options: dict[str, bool]
+) -> None:
+    case = Case(handle, X, W, padding=1)
+    x = unaligned(handle, case.x) if how == "unaligned" else case.x
+    out = poisoned(handle, case.output_spec)
+    handle.workspace.reserve(1 << 20, handle.stream)
+
+    def compute() -> None:
+        if how == "one line":
+            dnn.convolution_forward(handle, x, case.w, case.conv, out=out)
+            return
+        replay = how == "replay"
+        with dnn.convolution_forward.plan(handle, x, case.w, case.conv, replay=replay) as plan:
+            assert plan.choice.source == HEURISTIC
+            assert plan.choice.math_type == dnn.MathType.FMA
+            assert plan.choice.workspace <= 1 << 16
+            assert plan.choice.deterministic
+            plan(x, case.w, out=out)
+            if how == "aligned":
+                plan(unaligned(handle, x), case.w, out=out)
+
+    policy = dnn.TuningPolicy(allow_tf32=False, deterministic=True, workspace_limit=1 << 16)
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, **options):
+        if how == "recorded":
+            with dnn.capture(handle) as graph:
+                compute()
+            graph.launch()
+            graph.close()
+        else:
+            compute()
+        check_strictly(case, out)
+    nothing = dnn.TuningPolicy(math_type="tensor_op_allow_conversion")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=nothing, **options),
+        pytest.raises(dnn.NoAlgorithmError, match="math type"),
+    ):
+        compute()
+
+
+def check_strictly(case: Case, y: dnn.DeviceArray) -> None:
+    """Compare a result of true float32."""
+    assert_close(y.numpy(), case.expected(), bound(case.dtype, dnn.MathType.FMA, WINOGRAD, W))
+
+
+@pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}], ids=str)
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_the_policy_holds_for_graphs_where_nothing_is_measured(
+    handle: dnn.Handle, options: dict[str, bool]
+) -> None:
+    graph = dnn.Graph()
+    a = graph.input("a", (1, 24, 16), "float16")
+    b = graph.input("b", (1, 16, 8), "float16")
+    graph.output("y", graph.matmul(a, b))
+    policy = dnn.TuningPolicy(deterministic=True, workspace_limit=1 << 20)
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
+        graph.plan(handle) as plan,
+    ):
+        assert plan.choice.source == HEURISTIC
+        assert plan.choice.deterministic
+        assert plan.workspace <= 1 << 20
+
+
+@pytest.mark.parametrize("as_plan", [False, True])
+@pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}], ids=str)
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_the_policy_holds_for_recurrent_networks(
+    handle: dnn.Handle, options: dict[str, bool], *, as_plan: bool
+) -> None:
+    network = Network(handle, "gru", 6, 8, math_type="default")
+
+    def compute() -> None:
+        if not as_plan:
+            network.assert_right(network.run(), network.expected(), bound=FAST_TANH)
+            return
+        with network.plan() as plan:
+            assert plan.choice.math_type == dnn.MathType.FMA
+            network.assert_right(network.call(plan), network.expected(), bound=FAST_TANH)
+
+    policy = dnn.TuningPolicy(math_type="fma")
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, **options):
+        for _ in range(3):
+            compute()
+    limit = dnn.TuningPolicy(workspace_limit=0)
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=limit, **options),
+        pytest.raises(dnn.NoAlgorithmError, match="the limit is 0 B"),
+    ):
+        compute()
 
 
 @pytest.mark.parametrize("as_network", [False, True])
@@ -579,6 +721,10 @@ def test_errors_are_not_measured_in_real_calls(handle: dnn.Handle) -> None:
         dnn.Tuner(handle, ":memory:", policy, incremental=True)
     with pytest.raises(dnn.ArgumentError, match=r"policy\.objective='energy'"):
         dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(objective="energy"), incremental=True)
+    with pytest.raises(dnn.ArgumentError, match=r"policy\.flush_l2=True"):
+        dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(flush_l2=True), incremental=True)
+    with pytest.raises(dnn.ArgumentError, match=r"policy\.search='knobs'"):
+        dnn.Tuner(handle, ":memory:", dnn.TuningPolicy(search="knobs"), incremental=True)
     with pytest.raises(dnn.ArgumentError, match="incremental=1"):
         dnn.Tuner(handle, ":memory:", incremental=1)  # type: ignore[arg-type]
 
@@ -598,6 +744,30 @@ def test_a_workspace_of_the_callers(handle: dnn.Handle, tuner: dnn.Tuner, case: 
         check(case, case.run(workspace=scratch))
 
 
+@pytest.mark.parametrize("leases", [False, True])
+def test_a_workspace_of_the_callers_suffices_to_the_end(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, *, leases: bool
+) -> None:
+    """The plan takes over no candidate that needs more, nor asks for the handle's workspace."""
+    with ExitStack() as stack:
+        if leases:
+            stack.enter_context(handle.workspace.lease(1, handle.stream))
+        plan = stack.enter_context(dnn.convolution_forward.plan(handle, case.x, case.w, case.conv))
+        race = race_of(plan)
+        scratch = handle.empty((max(plan.workspace, 1),), "uint8")
+        needs = plan.workspace
+        while len(race.runners) < 4:
+            check(case, plan(case.x, case.w, workspace=scratch))
+        race.runners[2].row = replace(race.runners[2].row, workspace=needs + 1)
+        race.winner = 2
+        for _ in range(3):
+            handle.synchronize()
+            check(case, plan(case.x, case.w, workspace=scratch))
+        assert plan.choice.source == REAL_CALLS
+        assert plan.workspace <= needs
+        assert race.winner == 2
+
+
 def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
     """No candidate is tried for them, and a plan's race goes on with others."""
     case = Case(handle, X, W, padding=1, math_type="fma")
@@ -605,11 +775,30 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> 
     x = part_of(memory, case.x.spec, memory.spec.nbytes // memory.size)
     x.copy_from(case.x_host)
     with dnn.convolution_forward.plan(handle, case.x.spec, case.w.spec, case.conv) as plan:
+        race = race_of(plan)
         for _ in range(CALLS):
+            calls = race.calls
             check(case, plan(x, case.w))
+            assert race.calls == calls
             check(case, plan(case.x, case.w))
         assert plan.choice.source == REAL_CALLS
         check(case, plan(x, case.w))
+
+
+def test_the_first_descriptor_call_runs_for_operands_that_are_not_aligned(
+    handle: dnn.Handle, case: Case
+) -> None:
+    """It takes them in place, so that the trials see them."""
+    x = unaligned(handle, case.x)
+    policy = dnn.TuningPolicy(interface="descriptor")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True),
+        dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan,
+    ):
+        race = race_of(plan)
+        for _ in range(CALLS):
+            check(case, plan(x, case.w))
+        assert race.calls == 0
 
 
 def test_nothing_is_tried_while_a_graph_is_recorded(
@@ -784,11 +973,12 @@ def test_a_winner_is_taken_over_when_the_device_has_done_all_calls(
     handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then a plan that is to be closed may be running."""
-    handle.timing = TimingPolicy(real_calls=1, confirming_calls=0)
+    handle.timing = TimingPolicy(real_calls=3, confirming_calls=0)
     events = Events(handle, monkeypatch, run_ms=0.02)
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
         race = race_of(plan)
         race.exclude(0, "the winner shall be another one")
+        race.calls = 2  # one more call may try a candidate
         check(case, plan(case.x, case.w))  # of the second candidate, which is timed
         timed = len(events.log)
         check(case, plan(case.x, case.w))  # of the same one, which leads
@@ -800,6 +990,89 @@ def test_a_winner_is_taken_over_when_the_device_has_done_all_calls(
         events.reach_all()
         check(case, plan(case.x, case.w))
         assert plan.choice.source == REAL_CALLS
+
+
+def test_a_winner_is_taken_over_though_the_device_is_always_a_call_behind(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        race.exclude(0, "the winner shall be another one")
+        for _ in range(2 * CALLS):
+            before = len(events.log)
+            check(case, plan(case.x, case.w))
+            events.reached = before
+        assert race.winner is not None
+        assert plan.choice.source == REAL_CALLS
+
+
+def test_no_plan_is_closed_before_its_run_on_another_stream(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = handle.stream, handle.device.create_stream()
+    ended: set[int] = set()
+    numbers = iter(range(1000))
+    monkeypatch.setattr(handle.device, "record_event", lambda stream: next(numbers))
+    monkeypatch.setattr(
+        handle.device, "elapsed_between", lambda start, end: 0.02 if end in ended else None
+    )
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race = race_of(plan)
+        race.exclude(0, "another one shall lead")
+        out = poisoned(handle, case.output_spec)
+        plan(case.x, case.w, out=out)
+        number = race.leader
+        assert number
+        call = plan._prepared
+        call._timer._samples.clear()
+        leader_plan = call._plans[number]
+        for stream in streams:  # each runs the leader, untimed
+            handle.stream = stream
+            race.calls = TimingPolicy().real_calls
+            race.runners[number].times_ms[:] = [0.02]
+            call._run_leader(handle._stream)
+            race.winner = None
+        last = next(numbers) - 1
+        ended.add(last)  # the run on the second stream
+        race.exclude(number, "to be closed")
+        call._close_losers()
+        assert not leader_plan._closed
+        ended.add(last - 1)
+        call._close_losers()
+        assert leader_plan._closed
+
+
+def test_the_workspace_is_there_when_a_winner_is_taken_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With that of outputs that no call returns, so that the next call may be recorded."""
+    several_engines(monkeypatch)
+    with_engine = GraphPlan._with_engine
+
+    def with_larger_workspace(*arguments: Any) -> GraphPlan:
+        plan = with_engine(*arguments)
+        plan.workspace += 1 << 20
+        return plan
+
+    monkeypatch.setattr(GraphPlan, "_with_engine", with_larger_workspace)
+    graph = dnn.Graph()
+    a, b = (graph.input(name, (1, 16, 16), "float32") for name in "ab")
+    product = graph.matmul(a, b)
+    graph.output("h", product, "float32")
+    graph.output("y", graph.relu(product), "float32")
+    with (
+        dnn.Handle("emulated") as handle,
+        dnn.autotuned(handle, cache=":memory:", incremental=True),
+        plan_graph(handle, graph, None, Requirements(), None, scratch=["h"]) as plan,
+    ):
+        arrays = {name: handle.zeros((1, 16, 16)) for name in "ab"}
+        y = handle.empty((1, 16, 16))
+        race_of(plan).exclude(0, "the winner shall be another one")
+        while plan.choice.source != REAL_CALLS:
+            plan(**arrays, out={"y": y})
+        assert plan.workspace > 1 << 20
+        assert handle.workspace.size >= plan.workspace
 
 
 def test_a_plan_waits_for_its_own_calls_where_another_one_ended_the_race(
@@ -1052,6 +1325,7 @@ def test_a_lack_of_memory(
         monkeypatch.undo()
         check(case, y)
         excluded = [runner for runner in call._race.runners if runner.is_transient]
+        assert excluded
         assert all("no memory" in runner.why_out for runner in excluded)
         assert call._race.winner is not None
 

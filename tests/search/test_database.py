@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -257,11 +258,11 @@ def test_rows_of_the_same_model_count_more(gpu: Any, folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("choice", "why"),
+    "choice",
     [
-        (dnn.AlgorithmResult(dnn.Engine(99), M.FMA), "passed over"),
-        (dnn.AlgorithmResult(dnn.Engine(0, {2: 99}), M.FMA), "passed over"),
-        (dnn.AlgorithmResult(A.WINOGRAD_NONFUSED, M.TENSOR_OP_ALLOW_CONVERSION), ""),
+        dnn.AlgorithmResult(dnn.Engine(99), M.FMA),
+        dnn.AlgorithmResult(dnn.Engine(0, {2: 99}), M.FMA),
+        dnn.AlgorithmResult(A.WINOGRAD_NONFUSED, M.TENSOR_OP_ALLOW_CONVERSION),
     ],
     ids=str,
 )
@@ -271,15 +272,15 @@ def test_a_row_that_cannot_be_used_is_passed_over(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     choice: dnn.AlgorithmResult,
-    why: str,
 ) -> None:
     install(gpu, tmp_path, choice)
-    fma = CONV.replace(math_type="fma")
-    with caplog.at_level("INFO", "cudnnlite"), dnn.Handle(gpu) as handle:
-        conv = CONV if why else fma
-        with dnn.convolution_forward.plan(handle, X, W, conv) as plan:
-            assert plan.choice.source == HEURISTIC
-    assert why in caplog.text
+    with (
+        caplog.at_level("INFO", "cudnnlite"),
+        dnn.Handle(gpu) as handle,
+        dnn.convolution_forward.plan(handle, X, W, CONV) as plan,
+    ):
+        assert plan.choice.source == HEURISTIC
+    assert "passed over" in caplog.text
 
 
 def test_a_row_beyond_the_workspace_limit(gpu: Any, folder: Path, tmp_path: Path) -> None:
@@ -296,12 +297,50 @@ def test_a_tuner_that_does_not_measure_asks_it(gpu: Any, folder: Path, tmp_path:
         for options in ({"measure": False}, {"incremental": True}):
             with dnn.Tuner(handle, ":memory:", **options) as tuner:
                 assert tuner.choose(PROBLEM, for_call=True).source == DATABASE
-        policy = dnn.TuningPolicy(math_type="default")
-        with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
-            assert tuner.choose(PROBLEM, for_call=True) is None
-        policy = dnn.TuningPolicy(interface="graph")
-        with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
-            assert tuner.choose(PROBLEM, for_call=True) is None
+        for policy in (dnn.TuningPolicy(math_type="default"), dnn.TuningPolicy(interface="graph")):
+            with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
+                assert tuner.choose(PROBLEM, for_call=True, begins_trials=True) is None
+                assert tuner.choose(PROBLEM, for_call=True).source == HEURISTIC
+
+
+@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}], ids=str)
+def test_a_policy_without_layouts_takes_no_conversion(
+    gpu: Any, folder: Path, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    install(gpu, tmp_path, CONVERTED)
+    with dnn.Handle(gpu) as handle:
+        for layouts, source in ((None, DATABASE), ("NHWC", DATABASE), ((), HEURISTIC)):
+            policy = dnn.TuningPolicy(layouts=layouts)
+            with (
+                warnings.catch_warnings(),
+                dnn.Tuner(handle, ":memory:", policy, **options) as tuner,
+            ):
+                warnings.simplefilter("ignore", dnn.TuningWarning)  # nothing was tuned
+                choice = tuner.choose(PROBLEM, for_call=True)
+                assert choice.source == source
+                assert bool(choice.layout) == (source == DATABASE)
+
+
+def test_trials_take_the_place_of_a_row_that_cannot_be_used(
+    gpu: Any, folder: Path, tmp_path: Path
+) -> None:
+    install(gpu, tmp_path, dnn.AlgorithmResult(dnn.Engine(99), M.FMA))
+    policy = dnn.TuningPolicy(allow_tf32=False)
+    with dnn.Handle(gpu) as handle:
+        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
+        with dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner:
+            for _ in range(30):
+                dnn.convolution_forward(handle, x, w, CONV)
+            assert tuner.measured == 1
+        policy = dnn.TuningPolicy(math_type="fma")
+        with (
+            warnings.catch_warnings(),
+            dnn.autotuned(handle, cache=":memory:", policy=policy, measure=False),
+        ):
+            warnings.simplefilter("ignore", dnn.TuningWarning)  # nothing was tuned
+            with dnn.convolution_forward.plan(handle, x, w, CONV) as plan:
+                assert plan.choice.source == HEURISTIC
+                assert plan.choice.math_type == M.FMA
 
 
 def test_operands_that_are_not_aligned(gpu: Any, folder: Path, tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     Notes
     -----
     An engine that the heuristic chose needs aligned operands.  At the first call with operands that
-    are not aligned, the plan makes a second plan, which uses the descriptor call, and logs it.
+    are not aligned, the plan makes a second plan, which uses the descriptor call, and logs it.  If a
+    tuner's policy may exclude that, the operands are copied instead, with an AlignmentWarning.
 
     C functions of a call: `cudnnBackendExecute`, or the descriptor call and the conversions of
     operands for it.
@@ -98,6 +99,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         self._graph = graph
         self._replayed: ReplayedCall | None = None
         self._misaligned_plan: ConvolutionPlan | None = None
+        self._copies_misaligned = False
 
     @property
     def replay(self) -> Replay | None:
@@ -225,7 +227,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> tuple[DeviceArray, ...]:
         """Make a call with operands that are not aligned, by the descriptor call if it serves."""
-        if not self.descriptors and self._is_aligned:
+        runs_an_engine = not self.descriptors
+        if runs_an_engine and self._is_aligned and not self._copies_misaligned:
             if self._misaligned_plan is None:
                 plan = ConvolutionPlan(
                     self._handle, self.problem, limit=self._limit, is_aligned=False
@@ -236,6 +239,13 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
             self._misaligned_plan.run(arrays[: self._reads], arrays[-1], workspace)
             return arrays
         return super()._run_misaligned(alignments, arrays, workspace)
+
+    def copy_misaligned(self) -> None:
+        """Let calls copy operands that are not aligned, and not run another algorithm for them."""
+        assert self.choice is not None
+        self._copies_misaligned = True
+        if isinstance(self.choice.algorithm, Engine):
+            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
     def _check_limit(self, choice: AlgorithmResult, layout: str) -> None:
         if self._limit is None or self.workspace <= self._limit:

@@ -128,49 +128,66 @@ class ConvolutionRequest(Request[DeviceArray]):
         return self.algorithm is None and self.interface is None
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
-        """Return a new plan, which the handle keeps for calls of this kind.
+        """Return a new plan, which the handle keeps for calls of this kind."""
+        problem = self.make_problem()
+        limit = self.limit()
+        algorithm = parse_algorithm(self.operation, self.algorithm)
+        if self._is_free and self.handle.chooser is not None:
+            return self._tuned_plan(key, problem, limit)
+        if algorithm is None:
+            algorithm = self._database_choice(problem, limit)
+        # Later calls may have aligned operands, even if this call has not.
+        plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
+        self.handle.plans.keep(key, plan)
+        return plan
+
+    def _tuned_plan(
+        self, key: tuple[Any, ...], problem: Problem, limit: int | None
+    ) -> ConvolutionPlan:
+        """Return the plan of the tuner's choice, or one whose calls try candidates.
 
         If the tuner has no choice, for instance because it may not measure now, the heuristic's
         plan is used, and the tuner is asked again at the next call.
         """
-        problem = self.make_problem()
-        limit = self.limit()
-        algorithm = parse_algorithm(self.operation, self.algorithm)
+        plans = self.handle.plans
+        choice = self._tuned_choice(problem, limit)
+        tries_candidates = self._tries_candidates
+        # The plan is that of a call that names the choice, or of one without a tuner.
+        named_key = Request.key(self)
+        if choice is not None:
+            named_key = (*named_key, choice, None, self.replay)
         plan: ConvolutionPlan | None = None
-        named_key = key
-        if self._is_free and self.handle.chooser is not None:
-            algorithm = self._tuned_choice(problem, limit)
-            if algorithm is None and self._tries_candidates:
-                plan = self._planned(ConvolutionPlan, problem, None, limit, is_aligned=True)
-                self._begin_trials(plan, limit)
-                self.handle.plans.keep(key, plan)
-                return plan
-            # The plan is that of a call that names the choice, or of one without a tuner.
-            named_key = Request.key(self)
-            if algorithm is not None:
-                named_key = (*named_key, algorithm, None, self.replay)
-            plan = self.handle.plans.find(named_key)
-            if algorithm is None:
-                key = named_key
-            elif plan is not None:
-                self.handle.plans.keep(key, plan)
-        elif algorithm is None:
-            algorithm = self._database_choice(problem, limit)
+        if choice is not None or not tries_candidates:
+            plan = plans.find(named_key)
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
-            plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
-            self.handle.plans.keep(key, plan)
-            if named_key != key:
-                self.handle.plans.keep(named_key, plan)
+            plan = self._planned(ConvolutionPlan, problem, choice, limit, is_aligned=True)
+            if tries_candidates and _is_heuristic(plan):
+                self._begin_trials(plan, limit)
+                plans.keep(key, plan)
+                return plan
+            plans.keep(named_key, plan)
+        if choice is not None and not _is_heuristic(plan):
+            plans.keep(key, plan)
         return plan
 
-    def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
+    def _tuned_choice(
+        self, problem: Problem, limit: int | None, *, use_database: bool = True
+    ) -> Any:
         """Return the choice of the handle's tuner; None without a tuner, or if it has no choice."""
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
         replay = parse_replay(self.replay)
-        return chooser.choose(problem, self._alignments(), limit, for_call=True, replay=replay)
+        return chooser.choose(
+            problem,
+            self._alignments(),
+            limit,
+            for_call=True,
+            replay=replay,
+            begins_trials=not replay,
+            use_database=use_database,
+        )
 
     def _alignments(self) -> dict[str, int]:
         """Return the alignments of those operands that are arrays, by name."""
@@ -186,7 +203,7 @@ class ConvolutionRequest(Request[DeviceArray]):
 
     def _begin_trials(self, plan: ConvolutionPlan, limit: int | None) -> None:
         """Let the calls of a new plan try candidates; close it if that fails."""
-        if plan.choice is None or plan.choice.source != HEURISTIC:
+        if not _is_heuristic(plan):
             return
         try:
             self.handle.chooser.begin_trials(plan, self._alignments(), limit)
@@ -240,16 +257,16 @@ class ConvolutionRequest(Request[DeviceArray]):
         *,
         is_aligned: bool,
     ) -> ConvolutionPlan:
-        """Return a new plan; the heuristic's if the database's choice cannot be used."""
-        is_of_database = getattr(algorithm, "source", "") == DATABASE
-        if is_of_database and not is_aligned:
+        """Return a new plan; one without the database if the database's choice cannot be used."""
+        if getattr(algorithm, "source", "") == DATABASE:
+            if is_aligned:
+                try:
+                    return self._prepared(plan_type, problem, algorithm, limit, is_aligned=True)
+                except CANDIDATE_ERRORS as error:
+                    log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
             algorithm = None
-        elif is_of_database:
-            try:
-                return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
-            except CANDIDATE_ERRORS as error:
-                log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
-                algorithm = None
+            if self._is_free:
+                algorithm = self._tuned_choice(problem, limit, use_database=False)
         return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
 
     def _prepared(
@@ -272,7 +289,11 @@ class ConvolutionRequest(Request[DeviceArray]):
             replay=parse_replay(self.replay),
             is_aligned=is_aligned or algorithm is not None,
         )
-        return plan.prepare()
+        plan.prepare()
+        is_of_policy = self._is_free and getattr(algorithm, "source", "") == HEURISTIC
+        if is_of_policy:
+            plan.copy_misaligned()
+        return plan
 
     def heuristic(self) -> AlgorithmTable:
         """Return the ranking of cuDNN's v7 heuristic; nothing is run."""
@@ -348,3 +369,8 @@ class ConvolutionRequest(Request[DeviceArray]):
             raise ArgumentError(
                 f"cuDNN has no search for {self.operation.function}; a Tuner measures it"
             )
+
+
+def _is_heuristic(plan: ConvolutionPlan) -> bool:
+    """Whether cuDNN's heuristic chose what a plan runs; no if it runs nothing."""
+    return plan.choice is not None and plan.choice.source == HEURISTIC

@@ -174,7 +174,17 @@ def plan_graph(
     )
     if engine is not None:
         return make_plan(engine, replay=replay)
-    choice = tuned_choice(handle, graph, requirements, limit, scratch=scratch, replay=replay)
+    choose = partial(
+        tuned_choice,
+        handle,
+        graph,
+        requirements,
+        limit,
+        scratch=scratch,
+        replay=replay,
+        begins_trials=not replay,
+    )
+    choice = choose()
     engine_limit = _engine_limit(graph, limit, scratch)
     if choice is None and handle.chooser is None:
         choice = find_choice(handle.device, GraphProblem(graph), engine_limit)
@@ -183,7 +193,7 @@ def plan_graph(
             return make_plan(choice, replay=replay)
         except CANDIDATE_ERRORS as error:
             log.info("%r: the database's %s is passed over: %s", graph, choice, error)
-            choice = None
+            choice = choose(use_database=False)
     plan = make_plan(choice, replay=replay)
     if choice is None and not replay and _may_be_tuned(handle, requirements):
         _begin_trials(handle, plan, engine_limit)
@@ -234,17 +244,18 @@ def tuned_choice(
     limit: int | None,
     *,
     scratch: Collection[str] = (),
-    replay: bool = False,
+    **options: bool,
 ) -> AlgorithmResult | None:
     """Return the choice of the handle's tuner; None if it has none, or if more is required.
 
-    The outputs that `scratch` names take their part of the limit.
+    The outputs that `scratch` names take their part of the limit.  `options` are those of
+    `Tuner.choose`.
     """
     if handle.chooser is None or not _may_be_tuned(handle, requirements):
         return None
     limit = _engine_limit(graph, limit, scratch)
     choice: AlgorithmResult | None = handle.chooser.choose(
-        GraphProblem(graph), {}, limit, for_call=True, replay=replay
+        GraphProblem(graph), {}, limit, for_call=True, **options
     )
     return choice
 
