@@ -437,9 +437,11 @@ def test_the_policy_holds_for_recurrent_networks(
             network.assert_right(network.call(plan), network.expected(), bound=FAST_TANH)
 
     policy = dnn.TuningPolicy(math_type="fma")
-    with dnn.autotuned(handle, cache=":memory:", policy=policy, **options):
-        for _ in range(3):
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, **options) as tuner:
+        for _ in range(3 if as_plan else 2 * CALLS):
             compute()
+        ends_a_race = tuner.incremental and not as_plan
+        assert tuner.measured == int(ends_a_race)
     limit = dnn.TuningPolicy(workspace_limit=0)
     with (
         dnn.autotuned(handle, cache=":memory:", policy=limit, **options),
@@ -746,26 +748,47 @@ def test_a_workspace_of_the_callers(handle: dnn.Handle, tuner: dnn.Tuner, case: 
 
 @pytest.mark.parametrize("leases", [False, True])
 def test_a_workspace_of_the_callers_suffices_to_the_end(
-    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, *, leases: bool
+    handle: dnn.Handle,
+    tuner: dnn.Tuner,
+    case: Case,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    leases: bool,
 ) -> None:
     """The plan takes over no candidate that needs more, nor asks for the handle's workspace."""
+    needed = 1 << 26  # more than any candidate needs
+    sizes: dict[Any, int] = {}  # of each candidate; the second one needs more than the caller has
+    with_candidate = ConvolutionPlan._with_candidate
+
+    def sized(plan: ConvolutionPlan, row: Any, graph: Any) -> ConvolutionPlan:
+        is_second = len(sizes) == 1
+        size = sizes.setdefault((row.algorithm, row.layout), needed + is_second)
+        plan = with_candidate(plan, row, graph)
+        assert plan.workspace <= needed
+        plan.workspace = size
+        plan.choice = replace(plan.choice, workspace=plan.workspace)  # type: ignore[type-var]
+        return plan
+
+    monkeypatch.setattr(ConvolutionPlan, "_with_candidate", sized)
     with ExitStack() as stack:
+        plan = stack.enter_context(dnn.convolution_forward.plan(handle, case.x, case.w, case.conv))
+        plan.workspace = plan._prepared.leased = needed  # type: ignore[union-attr]
+        race = race_of(plan)
+        scratch = handle.empty((needed,), "uint8")
         if leases:
             stack.enter_context(handle.workspace.lease(1, handle.stream))
-        plan = stack.enter_context(dnn.convolution_forward.plan(handle, case.x, case.w, case.conv))
-        race = race_of(plan)
-        scratch = handle.empty((max(plan.workspace, 1),), "uint8")
-        needs = plan.workspace
         while len(race.runners) < 4:
             check(case, plan(case.x, case.w, workspace=scratch))
-        race.runners[2].row = replace(race.runners[2].row, workspace=needs + 1)
+        for number, ms in enumerate((3e-6, 1e-6, 5e-7, 2e-6)):
+            race.runners[number].times_ms[:] = [ms]
         race.winner = 2
-        for _ in range(3):
+        while plan.choice.source != REAL_CALLS:
             handle.synchronize()
             check(case, plan(case.x, case.w, workspace=scratch))
-        assert plan.choice.source == REAL_CALLS
-        assert plan.workspace <= needs
+        assert plan.choice.algorithm == race.runners[1].row.algorithm
+        assert plan.workspace == needed
         assert race.winner == 2
+        check(case, plan(case.x, case.w, workspace=scratch))
 
 
 def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
@@ -821,19 +844,21 @@ def test_nothing_is_tried_while_a_graph_is_recorded(
     graph.close()
 
 
+@pytest.mark.parametrize("policy", [dnn.TuningPolicy(), dnn.TuningPolicy(interface="graph")])
 def test_a_call_that_is_first_made_while_a_graph_is_recorded(
-    handle: dnn.Handle, tuner: dnn.Tuner, case: Case
+    handle: dnn.Handle, case: Case, policy: dnn.TuningPolicy
 ) -> None:
     out = case.run(out=poisoned(handle, case.output_spec), algorithm="IMPLICIT_GEMM")
     handle.workspace.reserve(1 << 20, handle.stream)
-    with dnn.capture(handle) as graph:
-        case.run(out=out)
-    graph.launch()
-    check(case, out)
-    graph.close()
-    for _ in range(CALLS):
-        check(case, case.run())
-    assert tuner.measured == 1
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner:
+        with dnn.capture(handle) as graph:
+            case.run(out=out)
+        graph.launch()
+        check(case, out)
+        graph.close()
+        for _ in range(CALLS):
+            check(case, case.run())
+        assert tuner.measured == 1
 
 
 def test_a_plan_with_replay_is_the_heuristics(
@@ -1038,6 +1063,7 @@ def test_no_plan_is_closed_before_its_run_on_another_stream(
         race.exclude(number, "to be closed")
         call._close_losers()
         assert not leader_plan._closed
+        handle.device.synchronize()
         ended.add(last - 1)
         call._close_losers()
         assert leader_plan._closed
@@ -1073,6 +1099,45 @@ def test_the_workspace_is_there_when_a_winner_is_taken_over(
             plan(**arrays, out={"y": y})
         assert plan.workspace > 1 << 20
         assert handle.workspace.size >= plan.workspace
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_plan_is_closed_before_its_trial_has_ended(
+    handle: dnn.Handle,
+    tuner: dnn.Tuner,
+    case: Case,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fails: bool,
+) -> None:
+    """Nor if one of the repeats fails: others may be running."""
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    run = trial_call.call_prepared
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        check(case, plan(case.x, case.w))
+        events.reach_all()
+        race, call = race_of(plan), plan._prepared
+        runs = 0
+
+        def failing(prepared: Any) -> None:
+            nonlocal runs
+            run(prepared)
+            runs += 1
+            if fails and runs == 2:
+                raise dnn.NotSupportedError("cudnnX", dnn.Status.NOT_SUPPORTED, "not today")
+
+        monkeypatch.setattr(trial_call, "call_prepared", failing)
+        plan(case.x, case.w)
+        candidate_plan = call._plans[1]
+        if not fails:
+            race.exclude(1, "to be closed")
+        call._close_losers()
+        assert not candidate_plan._closed
+        handle.synchronize()
+        events.reach_all()
+        call._timer.collect()
+        call._close_losers()
+        assert candidate_plan._closed
 
 
 def test_a_plan_waits_for_its_own_calls_where_another_one_ended_the_race(
