@@ -248,9 +248,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         # The outputs in scratch memory lie behind the workspace of the engine.
         self.__dict__.pop("_scratch_offsets", None)
 
-    def _workspace_by(self, plan: GraphPlan) -> int:
-        return self._with_scratch(plan.workspace)
-
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
         """The offset of the engine's workspace, and those of the outputs behind it, by name."""

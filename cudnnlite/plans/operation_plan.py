@@ -104,8 +104,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_sizes: list[int] = []
         self._last_scratch = 0
         self._last_stream: Any = None
-        # Whether the last call that was checked had a workspace of the caller's.
-        self._has_own_workspace = False
+        # The bytes of the caller's workspace in the last call that was checked; None without one.
+        self._callers_workspace: int | None = None
         self._prepared: Prepared | None = None
         self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
         self._copies: AlignedCopies | None = None
@@ -167,13 +167,13 @@ class OperationPlan(Plan, Generic[ResultT]):
         That plan is closed with this one.
         """
         self._resources.callback(plan.close)
-        self.workspace = self._workspace_by(plan)
+        self.workspace = self._with_scratch(plan.workspace)
         assert plan._prepared is not None
         self._change_call(plan._prepared, choice)
 
-    def _workspace_by(self: PlanT, plan: PlanT) -> int:
-        """Return the bytes of workspace that this plan needs with the call of another plan."""
-        return plan.workspace
+    def _with_scratch(self, workspace: int) -> int:
+        """Return the bytes that the workspace of a candidate and outputs in scratch memory need."""
+        return workspace
 
     def _results_are_empty(self) -> bool:
         problem = self.problem
@@ -387,7 +387,6 @@ class OperationPlan(Plan, Generic[ResultT]):
         if prepared is None:  # an empty batch: there is nothing to call
             return arrays
         other_streams: Sequence[Any] = ()
-        self._has_own_workspace = workspace is not None
         try:
             if any(array.stream is not stream for array in arrays):
                 other_streams = wait_for_streams(stream, *arrays)
@@ -622,6 +621,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:
         """Return the address of the workspace: the caller's own or the handle's, 0 for none."""
+        self._callers_workspace = None
         if workspace is not None:
             return self._checked_workspace(workspace, arrays)
         if self.workspace:
@@ -636,6 +636,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             for name, array in zip(self._array_names, arrays, strict=True)
         }
         check_overlap(aligned, "workspace", frozenset(), **by_name)
+        self._callers_workspace = aligned.nbytes
         return aligned.ptr
 
     def _note_header_names(self) -> None:

@@ -175,9 +175,9 @@ class TrialCall(NonCopyable):
         self._plans: dict[int, OperationPlan[Any]] = {}
         self._addresses: dict[str, int] = {}
         self.leased = plan.choice.workspace
-        # The ends of the last runs that were not timed, by the addresses of their streams.  No plan
-        # is closed before them.
-        self._untimed_ends: dict[int, Any] = {}
+        # The ends of the last runs that were not timed, by the candidate and its stream's address.
+        # No candidate's plan is closed before them.
+        self._untimed_ends: dict[tuple[int, int], Any] = {}
         plan._resources.callback(self.close)
 
     def close(self) -> None:
@@ -209,12 +209,14 @@ class TrialCall(NonCopyable):
             turn = self._next_turn()
             if turn is not None and self._try(turn, stream):
                 return
-        # If the device has done all earlier runs, the other candidates may be closed.
-        may_settle = turn is None and self._have_ended and not self._timer.pending
+        leader = self._leader
+        # If the device has done all runs of other candidates, their plans may be closed.
+        others_have_ended = all(map(self._has_ended, self._plans.keys() - {leader}))
+        may_settle = turn is None and others_have_ended and not self._timer.pending
         self._run_leader(stream)
         if self._race.winner is not None and may_settle:
             with self._race.budget.spending():
-                self._settle(self._race.winner)
+                self._settle(leader)
 
     def _next_turn(self) -> Turn | None:
         """Return the candidate that this call runs; None for the leader."""
@@ -240,17 +242,32 @@ class TrialCall(NonCopyable):
         self._first_call.replace(**self._addresses)
         call_prepared(self._first_call)
 
+    @property
+    def _leader(self) -> int:
+        """The index of the fastest candidate so far that the caller's workspace suffices for.
+
+        If the caller brings none, the handle's suffices for all.
+        """
+        plan = self._plan()
+        assert plan is not None
+        nbytes, race = plan._callers_workspace, self._race
+        if nbytes is None:
+            return race.leader
+        fitting = [
+            index
+            for index, runner in enumerate(race.runners)
+            if plan._with_scratch(runner.row.workspace) <= nbytes
+        ]
+        return race.leader if race.leader in fitting else race.fastest_of(fitting)
+
     def _run_leader(self, stream: Any) -> None:
         """Run the fastest candidate so far; the first one if that fails and wrote nothing."""
-        leader = self._race.leader
+        leader = self._leader
         if leader:
             try:
                 with self._placed(leader, stream) as call:
                     call_prepared(call)
-                if (
-                    self._race.winner is None
-                ):  # the winner's plan is not closed when the race is over
-                    self._note_untimed(stream)
+                self._note_untimed(leader, stream)
                 return
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, leader, error)
@@ -268,16 +285,16 @@ class TrialCall(NonCopyable):
             with self._placed(turn.candidate, stream) as call:
                 self._time(turn, call, stream)
         except CANDIDATE_ERRORS as error:
-            self._note_untimed(stream)  # some of the repeats may have been enqueued
+            self._note_untimed(turn.candidate, stream)  # some of the repeats may be enqueued
             exclude(self._race, turn.candidate, error)
             if not self._may_run_another(error):
                 raise
             return False
         return True
 
-    def _note_untimed(self, stream: Any) -> None:
+    def _note_untimed(self, index: int, stream: Any) -> None:
         """Note that runs of a candidate were enqueued on a stream without being timed."""
-        self._untimed_ends[int(stream.handle)] = self._device.record_event(stream)
+        self._untimed_ends[index, int(stream.handle)] = self._device.record_event(stream)
 
     def _time(self, turn: Turn, call: Any, stream: Any) -> None:
         """Run a candidate, and time it.
@@ -325,34 +342,29 @@ class TrialCall(NonCopyable):
             runner.row = plan.choice
         return plan
 
-    @property
-    def _have_ended(self) -> bool:
-        """Whether the device has done every run that was not timed."""
-        for address, end in list(self._untimed_ends.items()):
-            if self._device.elapsed_between(end, end) is not None:
-                del self._untimed_ends[address]
-        return not self._untimed_ends
+    def _has_ended(self, index: int) -> bool:
+        """Whether the device has done every run of a candidate that was not timed."""
+        for place, end in list(self._untimed_ends.items()):
+            if place[0] == index and self._device.elapsed_between(end, end) is not None:
+                del self._untimed_ends[place]
+        return all(place[0] != index for place in self._untimed_ends)
 
     def _close_losers(self) -> None:
         """Close the plans of excluded candidates that do not run now."""
-        if not self._have_ended:
-            return
         pending = self._timer.pending
         for index in list(self._plans):
-            if self._race.is_out(index) and index not in pending:
+            if self._race.is_out(index) and index not in pending and self._has_ended(index):
                 self._plans.pop(index).close()
 
     def _settle(self, winner: int) -> None:
         """Let the plan take over the winner's call, if there is memory for its workspace."""
         plan = self._plan()
         assert plan is not None
-        if plan._has_own_workspace:
-            winner = self._race.fastest_within(self.leased)
         if winner:
             try:
                 winner_plan = self._plan_of(winner)
-                if not plan._has_own_workspace:
-                    workspace = plan._workspace_by(winner_plan)
+                if plan._callers_workspace is None:
+                    workspace = plan._with_scratch(winner_plan.workspace)
                     self._handle.workspace.reserve(workspace, self._handle._stream, plan._limit)
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, winner, error)

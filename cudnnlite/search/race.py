@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
@@ -148,16 +148,23 @@ class Race:
         return self._leader
 
     def _find_leader(self) -> int:
-        first = self.runners[0]
-        is_usable = first.runs > 0 and not first.why_out
-        if is_usable and self._least_ms(first) <= _GAIN_OVER_THE_FIRST * self.best_ms:
-            return 0
-        cutoff_ms = _TIE_RATIO * self.best_ms
-        tied = [
+        return self.fastest_of(range(len(self.runners)))
+
+    def fastest_of(self, indices: Iterable[int]) -> int:
+        """Return the index of the fastest of some candidates, by the rules for the leader.
+
+        It is 0, the first candidate, if none of them can be used.
+        """
+        usable = [
             index
-            for index, runner in enumerate(self.runners)
-            if runner.runs and not runner.why_out and runner.ms <= cutoff_ms
+            for index in indices
+            if self.runners[index].runs and not self.runners[index].why_out
         ]
+        best_ms = min((self.runners[index].ms for index in usable), default=inf)
+        first = self.runners[0]
+        if 0 in usable and self._least_ms(first) <= _GAIN_OVER_THE_FIRST * best_ms:
+            return 0
+        tied = [index for index in usable if self.runners[index].ms <= _TIE_RATIO * best_ms]
         return min(tied, key=lambda index: self.runners[index].row.workspace, default=0)
 
     @property
@@ -380,20 +387,6 @@ class Race:
             runner.times_ms.append(ms)
             runner.wait_ms = wait_ms
         self._leader = None
-
-    def fastest_within(self, workspace: int) -> int:
-        """Return the index of the fastest candidate that needs at most these bytes of workspace.
-
-        It is the leader if that does, and the first candidate if no other does.
-        """
-        if self.runners[self.leader].row.workspace <= workspace:
-            return self.leader
-        fitting = [
-            index
-            for index, runner in enumerate(self.runners)
-            if not runner.why_out and runner.row.workspace <= workspace
-        ]
-        return min(fitting, key=lambda index: self.runners[index].ms, default=0)
 
     def exclude(self, index: int, why: str, *, is_transient: bool = False) -> None:
         """Exclude a candidate that failed; if it was the winner, the race goes on."""

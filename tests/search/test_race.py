@@ -445,12 +445,16 @@ def test_a_candidate_that_fails_takes_one_call(failures):
     assert len(race.runners) == timing.real_calls - timing.confirming_calls
 
 
-@pytest.mark.parametrize(("workspace", "expected"), [(9, 3), (6, 1), (5, 0), (0, 0)])
-def test_the_fastest_that_a_workspace_suffices_for(workspace, expected):
-    race = Race([engine(0), engine(1, workspace=6), engine(2, workspace=6), engine(3, workspace=7)])
-    for index, ms in enumerate((3.0, 1.0, 2.0, 0.5)):
+@pytest.mark.parametrize(
+    ("indices", "expected"), [((0, 1, 2, 3), 3), ((0, 1, 2), 1), ((0, 2), 0), ((2,), 2), ((), 0)]
+)
+def test_the_fastest_of_some_follows_the_rules_for_the_leader(indices, expected):
+    """The first one stays unless another is clearly faster; of equal ones, the least workspace."""
+    workspaces, times_ms = (0, 6, 7, 9), (1.0, 0.9, 0.99, 0.5)
+    race = Race([engine(index, workspace=size) for index, size in enumerate(workspaces)])
+    for index, ms in enumerate(times_ms):
         race.next_turn(())
         race.record(index, ms, is_first=False)
-    assert race.fastest_within(workspace) == expected
+    assert race.fastest_of(indices) == expected
     race.exclude(1, "not today")
-    assert race.fastest_within(6) == 2
+    assert race.fastest_of((1, 2)) == 2
