@@ -170,10 +170,11 @@ def allowed_choice(
     """
     if problem.operation is RNN_FORWARD:
         return replace(rnn_rows(handle, problem, policy)[0], source=HEURISTIC)
-    if not is_aligned:
-        policy = policy.replace(interface=policy.interface or "descriptor")
     with _heuristic_plan(handle, problem, policy, is_aligned=is_aligned) as plan:
-        choice: AlgorithmResult | None = plan.prepare().choice
+        try:
+            choice: AlgorithmResult | None = plan.prepare().choice
+        except (NotSupportedError, WorkspaceLimitError) as error:
+            raise NoAlgorithmError(f"no algorithm for {problem} is allowed: {error}") from error
         if choice is None:
             return None
         exclusion = _why_excluded(choice, problem, policy)
@@ -499,8 +500,9 @@ def interleaved(
 def rnn_rows(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:
     """Return the allowed candidates of a recurrent network, the heuristic's choice first.
 
-    Each row has its workspace.  PERSIST_DYNAMIC is not among them: compiling it takes up to a minute.  In training an algorithm
-    must support the backward passes too.  NoAlgorithmError if the policy excludes all.
+    Each row has its workspace.  PERSIST_DYNAMIC is not among them: compiling it takes up to a
+    minute.  In training an algorithm must support the backward passes too.  NoAlgorithmError if the
+    policy excludes all.
     """
     spec, data = problem.spec, problem.data
     rows: list[AlgorithmResult] = []

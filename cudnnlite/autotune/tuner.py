@@ -16,7 +16,12 @@ from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.cache import TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
-from cudnnlite.autotune.incremental import RealCallTuning, allowed_choice, are_aligned
+from cudnnlite.autotune.incremental import (
+    MOST_RACES,
+    RealCallTuning,
+    allowed_choice,
+    are_aligned,
+)
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
@@ -340,11 +345,11 @@ class Tuner(Closable):
             if for_call and self._real_calls is not None:
                 if begins_trials and self.tries_in_calls and are_aligned(alignments.values()):
                     return None  # the plan's trials follow the policy
-                return self._allowed_choice(problem, alignments, policy)
+                return self._allowed_choice(representative, alignments, policy)
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
-            return self._allowed_choice(problem, alignments, policy)
+            return self._allowed_choice(representative, alignments, policy)
         best = best_replayed(table) if replay else table.best()
         return replace(best, source=source)
 
@@ -359,6 +364,8 @@ class Tuner(Closable):
             return None
         key = self._key(problem, alignments, policy)
         if key not in self._allowed_choices:
+            if len(self._allowed_choices) >= MOST_RACES:
+                self._allowed_choices.clear()
             is_aligned = are_aligned(alignments.values())
             choice = allowed_choice(self.handle, problem, policy, is_aligned=is_aligned)
             self._allowed_choices[key] = choice

@@ -278,9 +278,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             raise ArgumentError(f"engine={engine}: {reason}")
         call = GraphCall(native, configuration, self._resources, self._numbers)
         if self._is_over_limit(call):
-            raise WorkspaceLimitError(
-                f"engine={engine}: {over_limit(self._with_scratch(call.workspace), self._limit or 0)}"
-            )
+            needed = self._with_scratch(call.workspace)
+            raise WorkspaceLimitError(f"engine={engine}: {over_limit(needed, self._limit or 0)}")
         return replace(self._row(configuration), workspace=call.workspace), call
 
     def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:

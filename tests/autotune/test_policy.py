@@ -199,3 +199,17 @@ def test_within_a_limit_the_lesser_counts(policy_limit, limit, effective_limit):
 )
 def test_a_layout_at_each_rank(layout, rank, name):
     assert layout_of_rank(layout, rank) == name
+
+
+def test_a_policy_is_narrow_if_it_excludes_candidates_that_were_not_measured():
+    assert not TuningPolicy().is_narrow
+    narrowing = {
+        "workspace_limit",
+        "deterministic",
+        "math_type",
+        "allow_tf32",
+        "layouts",
+        "interface",
+    }
+    for name, (value, _) in VALUES.items():
+        assert TuningPolicy(**{name: value}).is_narrow == (name in narrowing), name

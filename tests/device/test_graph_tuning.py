@@ -227,4 +227,10 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
     dnn.convolution_forward.plan(handle, x, w, replay=replay).close()
     dnn.rnn_forward.plan(handle, spec, weights, sequence, replay=replay).close()
     product().plan(handle, replay=replay).close()
-    assert option_sets == [{"for_call": True, "replay": replay}] * 3
+    network_options = {"for_call": True, "replay": replay}
+    graph_options = network_options | {"begins_trials": not replay}
+    assert option_sets == [
+        graph_options | {"use_database": True},
+        network_options,
+        graph_options,
+    ]

@@ -284,13 +284,14 @@ def test_a_winner_that_fails_is_the_calls_own_error(
     network = Network(handle, "gru", 6, 8)
     expected = network.expected()
     with caplog.at_level("INFO", "cudnnlite"), network.plan() as plan:
-        trials = plan._trials
-        while trials._race.winner is None:
+        trials: Any = plan._trials
+        race = trials._race
+        while race.winner is None:
             trials._timer.collect()
-            if trials._race.next_turn(trials._timer.pending) is None:
+            if race.next_turn(trials._timer.pending) is None:
                 break
             network.assert_right(network.call(plan), expected, bound=FAST_TANH)
-        trials._race.winner = 1
+        race.winner = 1
         run, fails = RNNPlan.__call__, True
 
         def failing(self: Any, *operands: Any, **options: Any) -> Any:
@@ -399,6 +400,102 @@ def test_the_policy_holds_where_nothing_is_measured(
 def check_strictly(case: Case, y: dnn.DeviceArray) -> None:
     """Compare a result of true float32."""
     assert_close(y.numpy(), case.expected(), bound(case.dtype, dnn.MathType.FMA, WINOGRAD, W))
+
+
+@pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}], ids=str)
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+def test_an_engine_runs_unaligned_operands_where_no_algorithm_serves(
+    handle: dnn.Handle, options: dict[str, bool]
+) -> None:
+    case = Case(handle, X, W, padding=((0, 1), (1, 0)), math_type="fma")
+    policy = dnn.TuningPolicy(workspace_limit="1 GiB")
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, **options):
+        y = dnn.convolution_forward(handle, unaligned(handle, case.x), case.w, case.conv)
+    check(case, y)
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_a_choice_that_another_program_saves_later_is_used(tmp_path: Any) -> None:
+    policy = dnn.TuningPolicy(math_type="fma")
+    with (
+        dnn.Handle("emulated") as handle,
+        dnn.TuningCache(tmp_path, rehearsal=True) as cache,
+        dnn.autotuned(handle, cache=cache, policy=policy, measure=False) as tuner,
+    ):
+        case = Case(handle, X, W, padding=1)
+        check_strictly(case, case.run())
+        with dnn.Handle(handle.device) as other, dnn.Tuner(other, cache, policy) as searching:
+            searching.tune(dnn.convolution_forward.problem(case.x, case.w, case.conv))
+        choices = []
+        choose = tuner.choose
+
+        def noted(*arguments: Any, **how: Any) -> Any:
+            choices.append(choose(*arguments, **how))
+            return choices[-1]
+
+        tuner.choose = noted  # type: ignore[method-assign]
+        for _ in range(3):
+            check_strictly(case, case.run())
+        assert [choice.source for choice in choices] == [CACHE]
+        vars(case).clear()
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_a_graph_for_which_the_policy_allows_nothing(handle: dnn.Handle) -> None:
+    a, b = handle.zeros((1, 16, 16), dtype="float16"), handle.zeros((1, 16, 16), dtype="float16")
+    policy = dnn.TuningPolicy(math_type="fma")
+    for options in ({"measure": False}, {"incremental": True}):
+        with (
+            dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
+            pytest.raises(dnn.NoAlgorithmError),
+        ):
+            dnn.matmul(handle, a, b)
+
+
+def test_the_policy_holds_for_a_recurrent_network_that_is_recorded(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its trials go on, too."""
+    network = Network(handle, "gru", 6, 8, math_type="default")
+    math_types = set()
+    run = RNNPlan.__call__
+
+    def noted(self: Any, *operands: Any, **how: Any) -> Any:
+        math_types.add(self.key.choice.math_type)
+        return run(self, *operands, **how)
+
+    monkeypatch.setattr(RNNPlan, "__call__", noted)
+    out = network.outputs()
+    policy = dnn.TuningPolicy(math_type="fma")
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner:
+        for _ in range(2):
+            network.run(out=out)
+        with dnn.capture(handle) as graph:
+            network.run(out=out)
+        graph.launch()
+        graph.close()
+        network.assert_right(out, network.expected(), bound=FAST_TANH)
+        assert tuner.measured == 0
+    assert math_types == {dnn.MathType.FMA}
+
+
+def test_a_network_with_one_candidate_is_asked_for_once(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(handle, "gru", 6, 8, dtype="float64")
+    asked = []
+    workspace_of = incremental.workspace_of
+
+    def noted(*arguments: Any) -> int:
+        asked.append(arguments)
+        return workspace_of(*arguments)
+
+    monkeypatch.setattr(incremental, "workspace_of", noted)
+    for _ in range(5):
+        network.assert_right(network.run(), network.expected(), bound=1e-10)
+    assert len(asked) == 1
+    assert tuner.measured == 0
 
 
 @pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}], ids=str)
@@ -758,22 +855,22 @@ def test_a_workspace_of_the_callers_suffices_to_the_end(
     """The plan takes over no candidate that needs more, nor asks for the handle's workspace."""
     needed = 1 << 26  # more than any candidate needs
     sizes: dict[Any, int] = {}  # of each candidate; the second one needs more than the caller has
-    with_candidate = ConvolutionPlan._with_candidate
-
-    def sized(plan: ConvolutionPlan, row: Any, graph: Any) -> ConvolutionPlan:
-        is_second = len(sizes) == 1
-        size = sizes.setdefault((row.algorithm, row.layout), needed + is_second)
-        plan = with_candidate(plan, row, graph)
-        assert plan.workspace <= needed
-        plan.workspace = size
-        plan.choice = replace(plan.choice, workspace=plan.workspace)  # type: ignore[type-var]
-        return plan
-
-    monkeypatch.setattr(ConvolutionPlan, "_with_candidate", sized)
     with ExitStack() as stack:
         plan = stack.enter_context(dnn.convolution_forward.plan(handle, case.x, case.w, case.conv))
-        plan.workspace = plan._prepared.leased = needed  # type: ignore[union-attr]
-        race = race_of(plan)
+        race, candidates = race_of(plan), plan._prepared._candidates  # type: ignore[union-attr]
+        make_plan = candidates.make_plan
+
+        def sized(row: Any) -> Any:
+            is_second = len(sizes) == 1
+            size = sizes.setdefault((row.algorithm, row.layout), needed + is_second)
+            candidate_plan = make_plan(row)
+            assert candidate_plan.workspace <= needed
+            candidate_plan.workspace = size
+            candidate_plan.choice = replace(candidate_plan.choice, workspace=size)
+            return candidate_plan
+
+        monkeypatch.setattr(candidates, "make_plan", sized)
+        plan.workspace = needed
         scratch = handle.empty((needed,), "uint8")
         if leases:
             stack.enter_context(handle.workspace.lease(1, handle.stream))
@@ -1003,18 +1100,51 @@ def test_a_winner_is_taken_over_when_the_device_has_done_all_calls(
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
         race = race_of(plan)
         race.exclude(0, "the winner shall be another one")
-        race.calls = 2  # one more call may try a candidate
-        check(case, plan(case.x, case.w))  # of the second candidate, which is timed
-        timed = len(events.log)
-        check(case, plan(case.x, case.w))  # of the same one, which leads
+        ends = []
+        for _ in range(2):  # two candidates, each of which is timed
+            check(case, plan(case.x, case.w))
+            ends.append(len(events.log))
+        events.reached = ends[0]
+        race.calls = TimingPolicy().real_calls
+        check(case, plan(case.x, case.w))  # of the first of them, which leads
         assert race.winner is None
-        events.reached = timed
+        race.runners[1].times_ms[:] = [1e6]
+        events.reached = ends[1]
         check(case, plan(case.x, case.w))
-        assert race.winner == 1
+        assert race.winner == 2
         assert plan.choice.source == HEURISTIC
         events.reach_all()
         check(case, plan(case.x, case.w))
         assert plan.choice.source == REAL_CALLS
+
+
+def test_no_winner_is_closed_while_it_runs(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no memory to take it over, though its call was made."""
+
+    def scarce(*arguments: Any) -> int:
+        raise dnn.DeviceMemoryError("no memory")
+
+    events = Events(handle, monkeypatch, run_ms=0.02)
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race, call = race_of(plan), plan._prepared
+        race.exclude(0, "the winner shall be another one")
+        while len(race.runners) < 3:
+            check(case, plan(case.x, case.w))
+            events.reach_all()
+        call._timer.collect()
+        race.runners[1].times_ms[:] = [1e-6] * 2  # one sample is judged by its noise
+        winner_plan = call._plan_of(1)
+        monkeypatch.setattr(handle.workspace, "reserve", scarce)
+        race.winner = 1
+        for _ in range(2):
+            check(case, plan(case.x, case.w))
+            assert race.runners[1].why_out == "no memory"
+            assert not winner_plan._closed
+        events.reach_all()
+        check(case, plan(case.x, case.w))
+        assert winner_plan._closed
 
 
 def test_a_winner_is_taken_over_though_the_device_is_always_a_call_behind(
@@ -1074,14 +1204,6 @@ def test_the_workspace_is_there_when_a_winner_is_taken_over(
 ) -> None:
     """With that of outputs that no call returns, so that the next call may be recorded."""
     several_engines(monkeypatch)
-    with_engine = GraphPlan._with_engine
-
-    def with_larger_workspace(*arguments: Any) -> GraphPlan:
-        plan = with_engine(*arguments)
-        plan.workspace += 1 << 20
-        return plan
-
-    monkeypatch.setattr(GraphPlan, "_with_engine", with_larger_workspace)
     graph = dnn.Graph()
     a, b = (graph.input(name, (1, 16, 16), "float32") for name in "ab")
     product = graph.matmul(a, b)
@@ -1092,6 +1214,15 @@ def test_the_workspace_is_there_when_a_winner_is_taken_over(
         dnn.autotuned(handle, cache=":memory:", incremental=True),
         plan_graph(handle, graph, None, Requirements(), None, scratch=["h"]) as plan,
     ):
+        candidates: Any = plan._prepared._candidates  # type: ignore[union-attr]
+        make_plan = candidates.make_plan
+
+        def with_larger_workspace(row: Any) -> Any:
+            candidate_plan = make_plan(row)
+            candidate_plan.workspace += 1 << 20
+            return candidate_plan
+
+        monkeypatch.setattr(candidates, "make_plan", with_larger_workspace)
         arrays = {name: handle.zeros((1, 16, 16)) for name in "ab"}
         y = handle.empty((1, 16, 16))
         race_of(plan).exclude(0, "the winner shall be another one")

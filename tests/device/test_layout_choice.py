@@ -282,6 +282,16 @@ def test_a_filter_is_converted_once(handle: dnn.Handle, dtype: str) -> None:
     assert gradient is w
 
 
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_a_tuner_that_measures_nothing_does_not_choose_the_layout(handle: dnn.Handle) -> None:
+    """What a policy allows has no times to compare."""
+    problem = Problem(handle, X, W, "float16", padding=1)
+    policy = dnn.TuningPolicy(workspace_limit="1 GiB")
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, measure=False):
+        w = dnn.convolution_forward.convert_filter(handle, problem.x, problem.w, problem.conv)
+    assert w.spec.layout == "NHWC"
+
+
 def test_a_filter_for_other_arithmetic_stays(handle: dnn.Handle) -> None:
     """True float32 and groups have no engines for tensor cores, and integers have one layout."""
     for dtype, options in (

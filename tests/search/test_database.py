@@ -343,6 +343,39 @@ def test_trials_take_the_place_of_a_row_that_cannot_be_used(
                 assert plan.choice.math_type == M.FMA
 
 
+def test_trials_begin_after_a_recorded_call_whose_row_cannot_be_used(
+    gpu: Any, folder: Path, tmp_path: Path
+) -> None:
+    install(gpu, tmp_path, dnn.AlgorithmResult(dnn.Engine(99), M.FMA))
+    with dnn.Handle(gpu) as handle:
+        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
+        out = handle.empty((2, 6, 9, 8))
+        handle.workspace.reserve(1 << 20, handle.stream)
+        with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
+            with dnn.capture(handle) as graph:
+                dnn.convolution_forward(handle, x, w, CONV, out=out)
+            graph.close()
+            for _ in range(30):
+                dnn.convolution_forward(handle, x, w, CONV, out=out)
+            assert tuner.measured == 1
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_a_row_that_a_policy_excludes_is_not_used_because_a_call_used_it(
+    gpu: Any, folder: Path, tmp_path: Path
+) -> None:
+    install(gpu, tmp_path, dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA, error=1e-2))
+    with dnn.Handle(gpu) as handle:
+        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
+        dnn.convolution_forward(handle, x, w, CONV)
+        policy = dnn.TuningPolicy(max_error=1e-6)
+        with dnn.autotuned(handle, cache=":memory:", policy=policy, measure=False):
+            dnn.convolution_forward(handle, x, w, CONV)
+        kept = [entry for entry, _ in handle.plans._cached.values()]
+        sources = {entry.choice.source for entry in kept if isinstance(entry, ConvolutionPlan)}
+        assert sources == {DATABASE, HEURISTIC}
+
+
 def test_operands_that_are_not_aligned(gpu: Any, folder: Path, tmp_path: Path) -> None:
     """A row's engine needs aligned operands, and other calls of the plan do not fail."""
     install(gpu, tmp_path, ENGINE)

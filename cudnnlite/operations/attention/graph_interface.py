@@ -17,7 +17,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType, Status
-from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import NoAlgorithmError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.attention.calls import (
@@ -47,7 +47,6 @@ from cudnnlite.plans.graph_plan import GraphPlan, Requirements, enqueue
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.pointwise import ADD
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE
 from cudnnlite.sizes import aligned_size, over_limit
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import SeqDataSpec
@@ -276,11 +275,14 @@ class GraphAttention:
             raise _refusal(f"{label}: {reason}")
         handle = self._handle
         requirements = Requirements(self._spec.math_type)
-        choice = tuned_choice(handle, graph, requirements, limit, scratch=scratch)
-        engine = None
-        # A row of the database may be one that cuDNN makes no plan of.
-        if choice is not None and choice.source != DATABASE:
-            engine = choice.algorithm
+        try:
+            # A row of the database may be one that cuDNN makes no plan of.
+            choice = tuned_choice(
+                handle, graph, requirements, limit, scratch=scratch, use_database=False
+            )
+        except NoAlgorithmError as error:
+            raise _refusal(f"{label}: {error}") from error
+        engine = None if choice is None else choice.algorithm
         # Otherwise the descriptor call computes what no graph does, and nobody needs the hints.
         hints = self._key.interface == "graph"
         plan = GraphPlan(handle, graph, engine, limit, requirements, scratch=scratch, hints=hints)

@@ -69,8 +69,8 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
     Notes
     -----
     An engine that the heuristic chose needs aligned operands.  At the first call with operands that
-    are not aligned, the plan makes a second plan, which uses the descriptor call, and logs it.  If a
-    tuner's policy may exclude that, the operands are copied instead, with an AlignmentWarning.
+    are not aligned, the plan makes a second plan, which uses the descriptor call, and logs it.  If
+    a tuner's policy may exclude that, the operands are copied instead, with an AlignmentWarning.
 
     C functions of a call: `cudnnBackendExecute`, or the descriptor call and the conversions of
     operands for it.

@@ -152,14 +152,11 @@ class ConvolutionRequest(Request[DeviceArray]):
         plans = self.handle.plans
         choice = self._tuned_choice(problem, limit)
         tries_candidates = self._tries_candidates
-        # The plan is that of a call that names the choice, or of one without a tuner.
-        named_key = Request.key(self)
-        if choice is not None:
-            named_key = (*named_key, choice, None, self.replay)
-        plan: ConvolutionPlan | None = None
-        if choice is not None or not tries_candidates:
-            plan = plans.find(named_key)
-        if plan is None:
+        # The plan is that of a call that names the choice.  The plan of a call without a tuner may
+        # be the database's.
+        named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
+        plan: ConvolutionPlan | None = plans.find(named_key)
+        if plan is None or (tries_candidates and _is_heuristic(plan)):
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, choice, limit, is_aligned=True)
             if tries_candidates and _is_heuristic(plan):
@@ -348,8 +345,9 @@ class ConvolutionRequest(Request[DeviceArray]):
         for layout in layouts:
             variant = problem.replace(**{name: FilterSpec(w.shape, w.dtype, layout)})
             choice = self._tuned_choice(variant, self.limit())
-            if choice is not None:
-                choices[layout] = ranking_ms(choice, latency=True) or 0.0
+            ms = None if choice is None else ranking_ms(choice, latency=True)
+            if ms is not None:
+                choices[layout] = ms
         if len(choices) == len(layouts):
             return min(layouts, key=lambda layout: choices[layout])
         is_half = w.dtype in (DataType.HALF, DataType.BFLOAT16)

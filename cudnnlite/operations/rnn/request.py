@@ -44,7 +44,7 @@ class KeptChoice(NamedTuple):
     """The choice of a tuner or of the database for a problem, kept beside the handle's plans.
 
     The tuner or the database is then asked once, and problems with the same choice share a plan.
-    None means that the database has no choice.
+    None means that the database has no choice, or that a network has one candidate.
     """
 
     result: AlgorithmResult | None
@@ -183,11 +183,14 @@ class RNNForwardRequest:
         if is_chosen or key.replay:
             return None
         kind = ("rnn_trials", self.spec, data, self.training, limit, chooser)
-        trials: RNNTrials | None = plans.find(kind)
+        trials: RNNTrials | KeptChoice | None = plans.find(kind)
+        if isinstance(trials, KeptChoice):
+            return None
         if trials is None or trials.winner is not None:
             problem = forward_problem(self.spec, data, self.training)
             race_and_finish = chooser.race_of_rnn(problem, limit)
             if race_and_finish is None:
+                plans.keep(kind, KeptChoice(None))
                 return None
             race, finish = race_and_finish
             trials = RNNTrials(self.handle, race, finish, str(problem))
@@ -335,8 +338,9 @@ class RNNForwardRequest:
         chooser, plans = self.handle.chooser, self.handle.plans
         tuning = (chooser, chooser.revision)
         trials = plans.find(("rnn_trials", self.spec, data, self.training, limit, chooser))
-        if trials is not None and trials.winner is None and not replay:
-            return None  # the tuner has no choice yet
+        goes_on = isinstance(trials, RNNTrials) and trials.winner is None
+        if goes_on and chooser.tries_in_calls and not replay:
+            return None  # the tuner has no choice yet, and the trials follow its policy
         key = ("rnn_forward", self.spec, data, self.training, limit, replay, *tuning)
         kept_choice = plans.find(key)
         if kept_choice is not None:
