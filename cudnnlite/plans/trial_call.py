@@ -213,8 +213,8 @@ class TrialCall(NonCopyable):
         # If the device has done all runs of other candidates, their plans may be closed.
         others_have_ended = all(map(self._has_ended, self._plans.keys() - {leader}))
         may_settle = turn is None and others_have_ended and not self._timer.pending
-        self._run_leader(stream)
-        if self._race.winner is not None and may_settle:
+        has_run = self._run_leader(stream)
+        if has_run and self._race.winner is not None and may_settle:
             with self._race.budget.spending():
                 self._settle(leader)
 
@@ -260,20 +260,24 @@ class TrialCall(NonCopyable):
         ]
         return race.leader if race.leader in fitting else race.fastest_of(fitting)
 
-    def _run_leader(self, stream: Any) -> None:
-        """Run the fastest candidate so far; the first one if that fails and wrote nothing."""
+    def _run_leader(self, stream: Any) -> bool:
+        """Run the fastest candidate so far; the first one if that fails and wrote nothing.
+
+        Returns whether the fastest one ran.
+        """
         leader = self._leader
         if leader:
             try:
                 with self._placed(leader, stream) as call:
                     call_prepared(call)
                 self._note_untimed(leader, stream)
-                return
+                return True
             except CANDIDATE_ERRORS as error:
                 exclude(self._race, leader, error)
                 if not self._may_run_another(error):
                     raise
         self._run_first()
+        return leader == 0
 
     def _try(self, turn: Turn, stream: Any) -> bool:
         """Run a candidate and time it; return False if it failed and wrote nothing."""
