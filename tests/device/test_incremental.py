@@ -441,6 +441,88 @@ def test_a_choice_that_another_program_saves_later_is_used(tmp_path: Any) -> Non
         vars(case).clear()
 
 
+def algorithms_that_run(monkeypatch: pytest.MonkeyPatch) -> list[dnn.AlgorithmResult]:
+    """Return a list that gets the choice of each convolution plan that is called."""
+    choices: list[Any] = []
+    call = ConvolutionPlan.__call__
+
+    def noted(self: Any, *operands: Any, **options: Any) -> Any:
+        choices.append(self.choice)
+        return call(self, *operands, **options)
+
+    monkeypatch.setattr(ConvolutionPlan, "__call__", noted)
+    return choices
+
+
+@pytest.mark.parametrize("options", [{"incremental": True}, {"measure": False}, {}], ids=str)
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_one_line_calls_with_replay_have_plans_of_their_tuner(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    case = Case(handle, X, W, padding=1)
+    choices = algorithms_that_run(monkeypatch)
+    case.run(replay=True)
+    descriptor = dnn.TuningPolicy(interface="descriptor", math_type="fma")
+    with dnn.autotuned(handle, cache=":memory:", policy=descriptor, **options):
+        check_strictly(case, case.run(replay=True))
+    assert not isinstance(choices[-1].algorithm, dnn.Engine)
+    nothing = dnn.TuningPolicy(math_type="tensor_op_allow_conversion")
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=nothing, **options),
+        pytest.raises(dnn.NoAlgorithmError, match="math type"),
+    ):
+        case.run(replay=True)
+    case.run(replay=True)
+    assert choices[-1] == choices[0]
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+def test_a_choice_that_was_named_before_takes_operands_that_are_not_aligned(
+    handle: dnn.Handle,
+) -> None:
+    case = Case(handle, X, W, padding=1)
+    policy = dnn.TuningPolicy(interface="graph")
+    with dnn.autotuned(handle, cache=":memory:", policy=policy, measure=False) as tuner:
+        problem = dnn.convolution_forward.problem(case.x, case.w, case.conv)
+        choice = tuner.choose(problem)
+        y = dnn.convolution_forward(handle, case.x, case.w, case.conv, algorithm=choice)
+        check(case, y)
+        x = unaligned(handle, case.x)
+        check(case, dnn.convolution_forward(handle, x, case.w, case.conv))
+
+
+@pytest.mark.parametrize("options", [{"incremental": True}, {}], ids=str)
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    rng = np.random.default_rng(8)
+    a, b = (handle.array(rng.standard_normal((1, 16, 16)), dtype="float16") for _ in "ab")
+    expected = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64)
+    y = handle.zeros((1, 16, 16), dtype="float16")
+    handle.workspace.reserve(1 << 20, handle.stream)
+    with dnn.autotuned(handle, cache=":memory:", **options) as tuner:
+        with dnn.capture(handle) as graph:
+            for _ in range(2):
+                dnn.matmul(handle, a, b, out=y)
+        graph.launch()
+        assert_close(y.numpy(), expected, MATMUL_BOUND)
+        asked, choose = [], tuner.choose
+
+        def noted(*arguments: Any, **how: Any) -> Any:
+            asked.append(arguments)
+            return choose(*arguments, **how)
+
+        monkeypatch.setattr(tuner, "choose", noted)
+        for _ in range(3):
+            dnn.matmul(handle, a, b, out=y)
+        assert len(asked) == 1
+        graph.launch()
+        assert_close(y.numpy(), expected, MATMUL_BOUND)
+        graph.close()
+
+
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
 def test_a_graph_for_which_the_policy_allows_nothing(handle: dnn.Handle) -> None:
     a, b = handle.zeros((1, 16, 16), dtype="float16"), handle.zeros((1, 16, 16), dtype="float16")
@@ -886,6 +968,35 @@ def test_a_workspace_of_the_callers_suffices_to_the_end(
         assert plan.workspace == needed
         assert race.winner == 2
         check(case, plan(case.x, case.w, workspace=scratch))
+
+
+def test_a_candidate_that_fails_for_the_callers_workspace_is_not_taken_over(
+    handle: dnn.Handle, tuner: dnn.Tuner, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the race end, whose winner needs more than the caller has."""
+    run = trial_call.call_prepared
+    with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
+        race, call = race_of(plan), plan._prepared
+        while len(race.runners) < 4:
+            check(case, plan(case.x, case.w))
+        handle.synchronize()
+        scratch = handle.empty((1 << 26,), "uint8")
+        row = race.runners[2].row
+        race.runners[2].row = replace(row, workspace=scratch.nbytes + 1)
+        for number, ms in enumerate((3e-6, 1e-6, 5e-7, 2e-6)):
+            race.runners[number].times_ms[:] = [ms] * 2
+        race.winner = 2
+
+        def failing(prepared: Any) -> None:
+            if prepared is not first:
+                raise dnn.NotSupportedError("cudnnX", dnn.Status.NOT_SUPPORTED, "not today")
+            run(prepared)
+
+        first = call._first_call  # type: ignore[union-attr]
+        monkeypatch.setattr(trial_call, "call_prepared", failing)
+        check(case, plan(case.x, case.w, workspace=scratch))
+        assert "not today" in race.runners[1].why_out
+        assert plan.choice.source == HEURISTIC
 
 
 def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> None:

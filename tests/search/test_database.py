@@ -361,6 +361,26 @@ def test_trials_begin_after_a_recorded_call_whose_row_cannot_be_used(
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+def test_what_replaces_a_row_that_cannot_be_used_is_each_tuners(
+    gpu: Any, folder: Path, tmp_path: Path
+) -> None:
+    row = dnn.AlgorithmResult(dnn.Engine(99), M.FMA, deterministic=True, error=1e-7)
+    install(gpu, tmp_path, row)
+    rng = np.random.default_rng(0)
+    with dnn.Handle(gpu) as handle:
+        x = handle.array(rng.standard_normal(X.shape), dtype="float32")
+        w = handle.array(rng.standard_normal(W.shape), dtype="float32")
+        fma = CONV.replace(math_type="fma")
+        expected = dnn.convolution_forward(handle, x, w, fma, algorithm="IMPLICIT_GEMM").numpy()
+        results = []
+        for policy in (dnn.TuningPolicy(), dnn.TuningPolicy(allow_tf32=False)):
+            with dnn.autotuned(handle, cache=":memory:", policy=policy, measure=False):
+                results.append(dnn.convolution_forward(handle, x, w, CONV).numpy())
+        tf32, exact = (np.abs(result - expected).max() for result in results)
+        assert exact < 1e-5 < tf32
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
 def test_a_row_that_a_policy_excludes_is_not_used_because_a_call_used_it(
     gpu: Any, folder: Path, tmp_path: Path
 ) -> None:

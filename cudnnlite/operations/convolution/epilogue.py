@@ -16,7 +16,7 @@ from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
-from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.graph.graph import Graph, kept_plan
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import Prepared
 from cudnnlite.plans.replay import Replay, parse_replay
@@ -137,9 +137,7 @@ class EpilogueRequest(ConvolutionRequest):
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
         """Return a new plan, which the handle keeps for calls of this kind."""
-        plan = self.make_plan()
-        self.handle.plans.keep(key, plan)
-        return plan
+        return kept_plan(self.handle, key, self.make_plan)
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan."""

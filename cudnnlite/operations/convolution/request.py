@@ -93,15 +93,16 @@ class ConvolutionRequest(Request[DeviceArray]):
         that the plan of its choice is found without asking the tuner.
         """
         key = Request.key(self)
-        if not self._is_free or self.replay is not False:
+        if self.replay is not False:
+            self.replay = parse_replay(self.replay)
+        if not self._is_free:
             algorithm = parse_algorithm(self.operation, self.algorithm)
             self.interface = parse_interface(self.interface)
-            self.replay = parse_replay(self.replay)
             return (*key, algorithm, self.interface, self.replay)
         chooser = self.handle.chooser
-        if chooser is None:
-            return key
-        return (*key, self._low_alignments(), chooser, chooser.revision)
+        if chooser is not None:
+            return (*key, self._low_alignments(), chooser, chooser.revision, self.replay)
+        return (*key, None, None, True) if self.replay else key
 
     def _low_alignments(self) -> tuple[int, ...]:
         """Return the alignments of the operands; empty if all have that of allocated memory."""
@@ -155,7 +156,12 @@ class ConvolutionRequest(Request[DeviceArray]):
         # The plan is that of a call that names the choice.  The plan of a call without a tuner may
         # be the database's.
         named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
+        if choice is not None and choice.source == DATABASE:
+            # If cuDNN refuses the row, the plan is what this tuner's policy allows.
+            named_key = (*named_key, self.handle.chooser)
         plan: ConvolutionPlan | None = plans.find(named_key)
+        if plan is not None and choice is not None and choice.source == HEURISTIC:
+            plan.copy_misaligned()  # the plan may be that of a call that named the choice
         if plan is None or (tries_candidates and _is_heuristic(plan)):
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, choice, limit, is_aligned=True)

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.graph.graph import Graph, plan_graph, set_output_strides
+from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
@@ -186,8 +186,7 @@ class GraphRequest(Generic[ResultT]):
             key = self._key(operands)
         plan = handle.plans.find(key)
         if plan is None:
-            plan = self._make_plan()
-            handle.plans.keep(key, plan)
+            plan = kept_plan(handle, key, self._make_plan)
         if self._results == plan.problem.operation.writes and not self._numbers:
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()

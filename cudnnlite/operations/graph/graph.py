@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 
 from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, ask_about
 from cudnnlite.arguments import instance_of, one_of
@@ -17,11 +18,14 @@ from cudnnlite.graph.layer_formulas import LayerFormulas
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.search.database import find_choice
 from cudnnlite.warn import log
+
+PlanT = TypeVar("PlanT", bound=OperationPlan[Any])
 
 
 class Graph(LayerFormulas):
@@ -197,6 +201,22 @@ def plan_graph(
     plan = make_plan(choice, replay=replay)
     if choice is None and not replay and _may_be_tuned(handle, requirements):
         _begin_trials(handle, plan, engine_limit)
+    return plan
+
+
+def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], PlanT]) -> PlanT:
+    """Return a new plan of a graph, which the handle keeps for calls of a kind.
+
+    A tuner cannot measure while a CUDA graph is recorded, so what is made then is for other recorded
+    calls alone.
+    """
+    if handle.chooser is not None and handle.device.is_capturing(handle.stream):
+        key = (*key, "recorded")
+        plan: PlanT | None = handle.plans.find(key)
+        if plan is not None:
+            return plan
+    plan = make_plan()
+    handle.plans.keep(key, plan)
     return plan
 
 
