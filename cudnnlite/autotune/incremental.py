@@ -84,13 +84,14 @@ class RealCallTuning:
         The handle of the plans.
     remember : callable
         (key, table) -> None.  It receives the result of each race.
+    device_memory : int
+        The bytes of the device's memory, for the tables.
     """
 
-    def __init__(self, handle: Handle, remember: Remember) -> None:
+    def __init__(self, handle: Handle, remember: Remember, device_memory: int) -> None:
         self._handle = handle
         self._remember = remember
-        # The query is made now, because CUDA refuses it while a graph is recorded.
-        _, self._device_memory = handle.device.memory_info()
+        self._device_memory = device_memory
         self._budget = TrialBudget()
         self._races: OrderedDict[TuningKey, Race] = OrderedDict()
 
@@ -220,11 +221,19 @@ def _replace_choice(
     raise NoAlgorithmError(f"no algorithm for {plan.problem} is allowed: {'; '.join(reasons)}")
 
 
+def _why_over_limit(row: AlgorithmResult, policy: TuningPolicy) -> str:
+    """Return by how much a choice exceeds a policy's workspace; empty if it does not."""
+    limit = policy.workspace_limit
+    if limit is None or row.workspace <= int(limit):
+        return ""
+    return over_limit(row.workspace, int(limit))
+
+
 def _why_excluded(row: AlgorithmResult, problem: Problem, policy: TuningPolicy) -> str:
     """Return why a policy excludes a choice; empty if it does not."""
-    limit = policy.workspace_limit
-    if limit is not None and row.workspace > int(limit):
-        return over_limit(row.workspace, int(limit))
+    excess = _why_over_limit(row, policy)
+    if excess:
+        return excess
     interface = "graph" if isinstance(row.algorithm, Engine) else "descriptor"
     if policy.interface not in (None, interface):
         return f"interface={policy.interface!r}"
@@ -316,10 +325,10 @@ class _PlanCandidates(NonCopyable, ABC):
     def make_plan(self, row: AlgorithmResult) -> OperationPlan[Any]:
         """Return a prepared plan of a candidate for the same problem."""
         other = self._make(self._plan(), row)
-        limit = self._policy.workspace_limit
-        if limit is not None and other.choice.workspace > int(limit):
+        excess = _why_over_limit(other.choice, self._policy)
+        if excess:
             other.close()
-            raise WorkspaceLimitError(over_limit(other.choice.workspace, int(limit)))
+            raise WorkspaceLimitError(excess)
         return other
 
 
@@ -515,7 +524,11 @@ def rnn_rows(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[Alg
         if not exclusion and row.algorithm == RNNAlgo.PERSIST_DYNAMIC:
             exclusion = "not compiled in a real call"
         if not exclusion:
-            row, exclusion = _with_workspace(handle, problem, row, policy)
+            try:
+                row = replace(row, workspace=workspace_of(handle, problem, row))
+                exclusion = _why_over_limit(row, policy)
+            except CudnnError as error:
+                exclusion = str(error)
         if exclusion:
             reasons.append(f"{row.algorithm} ({row.math_type}): {exclusion}")
         else:
@@ -524,20 +537,6 @@ def rnn_rows(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[Alg
         raise NoAlgorithmError(f"no algorithm for {problem} is allowed: {'; '.join(reasons)}")
     preferred = identity_of(heuristic(spec, data))
     return sorted(rows, key=lambda row: identity_of(row) != preferred)
-
-
-def _with_workspace(
-    handle: Handle, problem: Problem, row: AlgorithmResult, policy: TuningPolicy
-) -> tuple[AlgorithmResult, str]:
-    """Return a row with its workspace, and why it is excluded; empty if it is not."""
-    try:
-        row = replace(row, workspace=workspace_of(handle, problem, row))
-    except CudnnError as error:
-        return row, str(error)
-    limit = policy.workspace_limit
-    if limit is not None and row.workspace > int(limit):
-        return row, over_limit(row.workspace, int(limit))
-    return row, ""
 
 
 def are_aligned(alignments: Iterable[int]) -> bool:

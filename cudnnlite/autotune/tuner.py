@@ -196,7 +196,7 @@ class Tuner(Closable):
         self._is_closed = False
         self._real_calls: RealCallTuning | None = None
         if incremental and measure:
-            self._real_calls = RealCallTuning(handle, self._remember_race)
+            self._real_calls = RealCallTuning(handle, self._remember_race, self._device_memory)
 
     @cached_property
     def device(self) -> DeviceIdentity:

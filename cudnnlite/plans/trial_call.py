@@ -202,7 +202,7 @@ class TrialCall(NonCopyable):
             return
         self._timer.collect()
         if self._race.is_waiting:
-            self._run_leader(stream)
+            self._run_leader(self._leader, stream)
             return
         with self._race.budget.spending():
             self._close_losers()
@@ -213,7 +213,7 @@ class TrialCall(NonCopyable):
         # If the device has done all runs of other candidates, their plans may be closed.
         others_have_ended = all(map(self._has_ended, self._plans.keys() - {leader}))
         may_settle = turn is None and others_have_ended and not self._timer.pending
-        has_run = self._run_leader(stream)
+        has_run = self._run_leader(leader, stream)
         if has_run and self._race.winner is not None and may_settle:
             with self._race.budget.spending():
                 self._settle(leader)
@@ -260,12 +260,11 @@ class TrialCall(NonCopyable):
         ]
         return race.leader if race.leader in fitting else race.fastest_of(fitting)
 
-    def _run_leader(self, stream: Any) -> bool:
+    def _run_leader(self, leader: int, stream: Any) -> bool:
         """Run the fastest candidate so far; the first one if that fails and wrote nothing.
 
         Returns whether the fastest one ran.
         """
-        leader = self._leader
         if leader:
             try:
                 with self._placed(leader, stream) as call:

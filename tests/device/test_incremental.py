@@ -80,11 +80,21 @@ def check(case: Case, y: dnn.DeviceArray, **scalars: Any) -> None:
     assert_close(y.numpy(), case.expected(**scalars), loosest(case))
 
 
-def race_of(plan: Any) -> Any:
-    """Return the race of a plan whose calls try candidates."""
+def trial_call_of(plan: Any) -> TrialCall:
+    """Return the call of a plan whose calls try candidates."""
     call = plan._prepared
     assert isinstance(call, TrialCall)
-    return call._race
+    return call
+
+
+def race_of(plan: Any) -> Any:
+    """Return the race of a plan whose calls try candidates."""
+    return trial_call_of(plan)._race
+
+
+def candidates_of(plan: Any) -> Any:
+    """Return the further candidates of a plan whose calls try them."""
+    return trial_call_of(plan)._candidates
 
 
 def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
@@ -416,7 +426,9 @@ def test_an_engine_runs_unaligned_operands_where_no_algorithm_serves(
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-def test_a_choice_that_another_program_saves_later_is_used(tmp_path: Any) -> None:
+def test_a_choice_that_another_program_saves_later_is_used(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = dnn.TuningPolicy(math_type="fma")
     with (
         dnn.Handle("emulated") as handle,
@@ -434,7 +446,7 @@ def test_a_choice_that_another_program_saves_later_is_used(tmp_path: Any) -> Non
             choices.append(choose(*arguments, **how))
             return choices[-1]
 
-        tuner.choose = noted  # type: ignore[method-assign]
+        monkeypatch.setattr(tuner, "choose", noted)
         for _ in range(3):
             check_strictly(case, case.run())
         assert [choice.source for choice in choices] == [CACHE]
@@ -939,7 +951,7 @@ def test_a_workspace_of_the_callers_suffices_to_the_end(
     sizes: dict[Any, int] = {}  # of each candidate; the second one needs more than the caller has
     with ExitStack() as stack:
         plan = stack.enter_context(dnn.convolution_forward.plan(handle, case.x, case.w, case.conv))
-        race, candidates = race_of(plan), plan._prepared._candidates  # type: ignore[union-attr]
+        race, candidates = race_of(plan), candidates_of(plan)
         make_plan = candidates.make_plan
 
         def sized(row: Any) -> Any:
@@ -976,7 +988,7 @@ def test_a_candidate_that_fails_for_the_callers_workspace_is_not_taken_over(
     """Nor does the race end, whose winner needs more than the caller has."""
     run = trial_call.call_prepared
     with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
-        race, call = race_of(plan), plan._prepared
+        race, call = race_of(plan), trial_call_of(plan)
         while len(race.runners) < 4:
             check(case, plan(case.x, case.w))
         handle.synchronize()
@@ -992,7 +1004,7 @@ def test_a_candidate_that_fails_for_the_callers_workspace_is_not_taken_over(
                 raise dnn.NotSupportedError("cudnnX", dnn.Status.NOT_SUPPORTED, "not today")
             run(prepared)
 
-        first = call._first_call  # type: ignore[union-attr]
+        first = call._first_call
         monkeypatch.setattr(trial_call, "call_prepared", failing)
         check(case, plan(case.x, case.w, workspace=scratch))
         assert "not today" in race.runners[1].why_out
@@ -1297,7 +1309,7 @@ def test_no_plan_is_closed_before_its_run_on_another_stream(
             handle.stream = stream
             race.calls = TimingPolicy().real_calls
             race.runners[number].times_ms[:] = [0.02]
-            call._run_leader(handle._stream)
+            call._run_leader(call._leader, handle._stream)
             race.winner = None
         last = next(numbers) - 1
         ended.add(last)  # the run on the second stream
@@ -1325,7 +1337,7 @@ def test_the_workspace_is_there_when_a_winner_is_taken_over(
         dnn.autotuned(handle, cache=":memory:", incremental=True),
         plan_graph(handle, graph, None, Requirements(), None, scratch=["h"]) as plan,
     ):
-        candidates: Any = plan._prepared._candidates  # type: ignore[union-attr]
+        candidates = candidates_of(plan)
         make_plan = candidates.make_plan
 
         def with_larger_workspace(row: Any) -> Any:
