@@ -513,7 +513,7 @@ def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
     a, b = (handle.array(rng.standard_normal((1, 16, 16)), dtype="float16") for _ in "ab")
     expected = a.numpy().astype(np.float64) @ b.numpy().astype(np.float64)
     y = handle.zeros((1, 16, 16), dtype="float16")
-    handle.workspace.reserve(1 << 20, handle.stream)
+    handle.workspace.reserve(64 << 20, handle.stream)
     with dnn.autotuned(handle, cache=":memory:", **options) as tuner:
         with dnn.capture(handle) as graph:
             for _ in range(2):
@@ -536,15 +536,29 @@ def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-def test_a_graph_for_which_the_policy_allows_nothing(handle: dnn.Handle) -> None:
+@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}])
+def test_a_graph_for_which_the_policy_allows_nothing(
+    handle: dnn.Handle, options: dict[str, bool]
+) -> None:
+    _refuse_matmul(handle, dnn.TuningPolicy(interface="descriptor"), options)
+
+
+@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}])
+def test_a_graph_without_an_engine_of_the_math_type(
+    emulated_handle: dnn.Handle, options: dict[str, bool]
+) -> None:
+    """On the emulated device: a GPU has an FMA engine for it."""
+    _refuse_matmul(emulated_handle, dnn.TuningPolicy(math_type="fma"), options)
+
+
+def _refuse_matmul(handle: dnn.Handle, policy: dnn.TuningPolicy, options: dict[str, bool]) -> None:
     a, b = handle.zeros((1, 16, 16), dtype="float16"), handle.zeros((1, 16, 16), dtype="float16")
-    policy = dnn.TuningPolicy(math_type="fma")
-    for options in ({"measure": False}, {"incremental": True}):
-        with (
-            dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
-            pytest.raises(dnn.NoAlgorithmError),
-        ):
-            dnn.matmul(handle, a, b)
+    with (
+        dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
+        pytest.raises(dnn.NoAlgorithmError),
+    ):
+        dnn.matmul(handle, a, b)
 
 
 def test_the_policy_holds_for_a_recurrent_network_that_is_recorded(
