@@ -54,8 +54,7 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
-# How `timing` begins in the entry of a tuning in real calls: see `RealCallTuning.finish`.  No other
-# field of an entry tells of them.
+# How `timing_of_real_calls` begins.  No other field of an entry tells of them.
 _OF_REAL_CALLS = re.compile(r"events around \d+ real calls? ")
 # The fields of a row that are not written: they belong to a choice, not to the candidate.
 LEFT_OUT = ("passed_over", "source", "conversions")
@@ -189,6 +188,11 @@ def _parse_canonical_number(text: str) -> int | float:
     if number.is_integer():
         return int(number)
     return number
+
+
+def timing_of_real_calls(num_calls: int, device: Device) -> str:
+    """Return the beginning of a table's `timing` if real calls on a device measured it."""
+    return f"events around {num_calls} real calls on {device}"
 
 
 @dataclass(frozen=True)

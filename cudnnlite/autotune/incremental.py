@@ -19,7 +19,7 @@ from weakref import ref
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.autotune import graphs
 from cudnnlite.autotune.convolution import candidates, engines, layouts_to_try
-from cudnnlite.autotune.entries import TuningKey
+from cudnnlite.autotune.entries import TuningKey, timing_of_real_calls
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
@@ -146,8 +146,7 @@ class RealCallTuning:
         """Pass on the result of a race, once."""
         if race.is_saved:
             return
-        device = self._handle.device
-        timing = f"events around {race.calls} real calls on {device}"
+        timing = timing_of_real_calls(race.calls, self._handle.device)
         if race.ranks_by_latency:
             timing += "; us a call: of the host or the device, whichever is longer, which decides"
         table = AlgorithmTable(

@@ -81,7 +81,7 @@ def record(
         assert lists is not None
         problems = _problems_of(lists.split(","))
         begin = time.perf_counter()
-        with Handle(_gpu_of(chosen_device(device))) as handle:
+        with Handle(_device_of(chosen_device(device))) as handle:
             recorded = record_database(handle, problems, file, seconds, tell)
         say(
             f"{file}: {recorded.num_new} new choices in {time.perf_counter() - begin:.0f} s, "
@@ -90,19 +90,14 @@ def record(
         )
 
 
-def _gpu_of(device: str) -> Device:
-    """Return the GPU that a name stands for; end the command if there is none.
+def _device_of(device: str) -> Device:
+    """Return the device that a name stands for; end the command if there is no such GPU.
 
-    `auto` does not fall back to the emulated device here.
+    `auto` does not fall back to the emulated device here, which `record_database` refuses.
     """
     kind, index = choice.parse_device(device, choice.DEVICE_VARIABLE)
-    if kind == "emulated":
-        raise failure(
-            "record needs a GPU: times of the emulated device say nothing about one, and are never "
-            "recorded"
-        )
     try:
-        return choice.devices.get("cuda", index)
+        return choice.devices.get("cuda" if kind == "auto" else kind, index)
     except NoDeviceError as error:
         raise failure(f"record needs a GPU: {error}") from error
 

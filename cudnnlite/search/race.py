@@ -144,11 +144,8 @@ class Race:
         if self.winner is not None:
             return self.winner
         if self._leader is None:
-            self._leader = self._find_leader()
+            self._leader = self.fastest_of(range(len(self.runners)))
         return self._leader
-
-    def _find_leader(self) -> int:
-        return self.fastest_of(range(len(self.runners)))
 
     def fastest_of(self, indices: Iterable[int]) -> int:
         """Return the index of the fastest of some candidates, by the rules for the leader.
