@@ -425,6 +425,19 @@ def test_an_engine_runs_unaligned_operands_where_no_algorithm_serves(
     check(case, y)
 
 
+def choices_of(tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets what the tuner returns each time it is asked."""
+    choices: list[Any] = []
+    choose = tuner.choose
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        choices.append(choose(*arguments, **options))
+        return choices[-1]
+
+    monkeypatch.setattr(tuner, "choose", noted)
+    return choices
+
+
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
 def test_a_choice_that_another_program_saves_later_is_used(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -439,14 +452,7 @@ def test_a_choice_that_another_program_saves_later_is_used(
         check_strictly(case, case.run())
         with dnn.Handle(handle.device) as other, dnn.Tuner(other, cache, policy) as searching:
             searching.tune(dnn.convolution_forward.problem(case.x, case.w, case.conv))
-        choices = []
-        choose = tuner.choose
-
-        def noted(*arguments: Any, **how: Any) -> Any:
-            choices.append(choose(*arguments, **how))
-            return choices[-1]
-
-        monkeypatch.setattr(tuner, "choose", noted)
+        choices = choices_of(tuner, monkeypatch)
         for _ in range(3):
             check_strictly(case, case.run())
         assert [choice.source for choice in choices] == [CACHE]
@@ -520,45 +526,35 @@ def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
                 dnn.matmul(handle, a, b, out=y)
         graph.launch()
         assert_close(y.numpy(), expected, MATMUL_BOUND)
-        asked, choose = [], tuner.choose
-
-        def noted(*arguments: Any, **how: Any) -> Any:
-            asked.append(arguments)
-            return choose(*arguments, **how)
-
-        monkeypatch.setattr(tuner, "choose", noted)
+        choices = choices_of(tuner, monkeypatch)
         for _ in range(3):
             dnn.matmul(handle, a, b, out=y)
-        assert len(asked) == 1
+        assert len(choices) == 1
         graph.launch()
         assert_close(y.numpy(), expected, MATMUL_BOUND)
         graph.close()
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}])
-def test_a_graph_for_which_the_policy_allows_nothing(
-    handle: dnn.Handle, options: dict[str, bool]
-) -> None:
-    _refuse_matmul(handle, dnn.TuningPolicy(interface="descriptor"), options)
+def test_a_graph_for_which_the_policy_allows_nothing(handle: dnn.Handle) -> None:
+    check_that_no_engine_is_allowed(handle, dnn.TuningPolicy(interface="descriptor"))
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}])
-def test_a_graph_without_an_engine_of_the_math_type(
-    emulated_handle: dnn.Handle, options: dict[str, bool]
-) -> None:
+def test_a_graph_without_an_engine_of_the_math_type(emulated_handle: dnn.Handle) -> None:
     """On the emulated device: a GPU has an FMA engine for it."""
-    _refuse_matmul(emulated_handle, dnn.TuningPolicy(math_type="fma"), options)
+    check_that_no_engine_is_allowed(emulated_handle, dnn.TuningPolicy(math_type="fma"))
 
 
-def _refuse_matmul(handle: dnn.Handle, policy: dnn.TuningPolicy, options: dict[str, bool]) -> None:
+def check_that_no_engine_is_allowed(handle: dnn.Handle, policy: dnn.TuningPolicy) -> None:
+    """Neither where nothing is measured nor in real calls."""
     a, b = handle.zeros((1, 16, 16), dtype="float16"), handle.zeros((1, 16, 16), dtype="float16")
-    with (
-        dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
-        pytest.raises(dnn.NoAlgorithmError),
-    ):
-        dnn.matmul(handle, a, b)
+    for options in ({"measure": False}, {"incremental": True}):
+        with (
+            dnn.autotuned(handle, cache=":memory:", policy=policy, **options),
+            pytest.raises(dnn.NoAlgorithmError),
+        ):
+            dnn.matmul(handle, a, b)
 
 
 def test_the_policy_holds_for_a_recurrent_network_that_is_recorded(
@@ -1028,9 +1024,7 @@ def test_a_candidate_that_fails_for_the_callers_workspace_is_not_taken_over(
 def test_operands_that_are_not_aligned(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
     """No candidate is tried for them, and a plan's race goes on with others."""
     case = Case(handle, X, W, padding=1, math_type="fma")
-    memory = handle.empty((case.x.size + 1,), "float32")
-    x = part_of(memory, case.x.spec, memory.spec.nbytes // memory.size)
-    x.copy_from(case.x_host)
+    x = unaligned(handle, case.x)
     with dnn.convolution_forward.plan(handle, case.x.spec, case.w.spec, case.conv) as plan:
         race = race_of(plan)
         for _ in range(CALLS):
