@@ -17,6 +17,7 @@ from cudnnlite.operations.attention.scaled_dot_product_types import (
 )
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 
+_OPTIONAL = frozenset({"bias", "q_lengths", "kv_lengths"})
 # Numbers are passed by value as doubles, which are exact up to this one.
 _LARGEST_SEED = 1 << 53
 
@@ -127,6 +128,7 @@ def scaled_dot_product_attention_forward(
         out,
         workspace_limit,
         _random_numbers(options, seed, offset),
+        optional=_OPTIONAL,
     )
 
 
@@ -227,6 +229,7 @@ def scaled_dot_product_attention_backward(
         out,
         workspace_limit,
         _random_numbers(options, seed, offset),
+        optional=_OPTIONAL,
     )
 
 

@@ -65,7 +65,7 @@ class GraphRequest(Generic[ResultT]):
     formula : callable
         (specs, **options) -> the graph.
     operands : dict
-        Arrays by name, or specs for a plan or a graph; None is left out.
+        Arrays by name, or specs for a plan or a graph.
     options : dict
         The options of the formula; their values are hashable.
     results : sequence of str
@@ -79,6 +79,8 @@ class GraphRequest(Generic[ResultT]):
         the same kind.
     math_type : MathType
         The conversions of a product's operands that engines may make.
+    optional : frozenset of str
+        The operands that may be None: they are left out of the graph.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class GraphRequest(Generic[ResultT]):
         workspace_limit: int | str | None = None,
         numbers: dict[str, Any] | None = None,
         math_type: MathType = MathType.DEFAULT,
+        *,
+        optional: frozenset[str] = frozenset(),
     ) -> None:
         self._handle: Any = handle
         self._name = name
@@ -104,6 +108,7 @@ class GraphRequest(Generic[ResultT]):
         self._workspace_limit = workspace_limit
         self._numbers = {} if numbers is None else numbers
         self._math_type = math_type
+        self._optional = optional
 
     def graph(self) -> Graph:
         """Return the request as a graph."""
@@ -123,7 +128,7 @@ class GraphRequest(Generic[ResultT]):
         specs = {
             name: operand_spec(self._handle, operand, name)
             for name, operand in self._operands.items()
-            if operand is not None
+            if operand is not None or name not in self._optional
         }
         graph = self._graph_of(specs)
         for name, result in self._outputs().items():
@@ -177,8 +182,8 @@ class GraphRequest(Generic[ResultT]):
         if type(handle) is not Handle:
             use(handle)
         operands = [operand for operand in self._operands.values() if operand is not None]
-        if not isinstance(operands[0], DeviceArray):  # quicker than the exception below
-            operands = self._view_operands()
+        if not operands or not isinstance(operands[0], DeviceArray):
+            operands = self._view_operands()  # quicker than the exception below
         try:
             key = self._key(operands)
         except AttributeError:  # arrays of other libraries, which have no spec yet

@@ -22,6 +22,7 @@ from cudnnlite.operations.layers.matrices import (
 )
 from cudnnlite.specs import TensorSpec
 
+_OPTIONAL = frozenset({"bias", "a_descale", "b_descale"})
 _BIAS_DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 
 
@@ -123,6 +124,7 @@ def matmul(
         workspace_limit,
         numbers,
         parse_math_type(math_type),
+        optional=_OPTIONAL,
     )
 
 

@@ -355,6 +355,7 @@ def _forward(
         ("y", *statistics) if training else ("y",),
         out,
         workspace_limit,
+        optional=frozenset({"bias"}) if mode == "RMS" else frozenset(),
     )
 
 
@@ -370,6 +371,8 @@ def _backward(
     workspace_limit: int | str | None,
 ) -> GraphRequest[Any]:
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inv_variance}
+    if mode == "RMS":
+        del operands["mean"]
     return GraphRequest(
         handle,
         f"{mode.lower()}_normalization_backward",
