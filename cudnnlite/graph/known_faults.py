@@ -13,6 +13,7 @@ from operator import gt
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
@@ -58,7 +59,10 @@ def why_wrong(graph: GraphData) -> str | None:
         if fault is not None:
             return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
-    return _why_attention_is_wrong(graph, products) if len(products) > 1 else None
+    fault = why_types_are_wrong(graph)
+    if fault is None and is_attention(graph, products):
+        fault = _why_attention_is_wrong(graph, products)
+    return fault
 
 
 def why_engine_is_wrong(engine: int, graph: GraphData) -> str | None:
@@ -99,6 +103,12 @@ def _narrows_float32_product(graph: GraphData) -> bool:
 
 
 def _why_attention_is_wrong(graph: GraphData, products: Sequence[Node]) -> str | None:
+    exponentials = [node for node in graph.nodes if dict(node.attributes).get("mode") == "EXP"]
+    if not exponentials:
+        return (
+            "cuDNN has engines for a product of a product as attention alone, with a softmax "
+            "between them, and an engine of 9.28 computes others wrongly"
+        )
     first, second = products[:2]
     queries, keys = (_operand(graph, first, name) for name in ("adesc", "bdesc"))
     values = _operand(graph, second, "bdesc") if len(products) == 2 else None
