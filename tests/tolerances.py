@@ -268,3 +268,12 @@ GRAPH_BOUNDS = {
 RECORDED_GRAPH_BOUNDS = {"float32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}
 # Of graphs on a GPU: an error relative to the largest value that no rounding makes.
 WRONG_GRAPH = 0.1
+
+# Random calls (tests/fuzz/random_calls.py) with values of every size, each value by itself: its error
+# relative to the sum of the absolute values that it is the sum of, by the least precise data type
+# of the call.  "product" is for what tensor cores multiply, float32 in TF32.
+ELEMENT_BOUNDS = {
+    "copy": {"float64": 0.0, "float32": 0.0, "float16": 0.0, "bfloat16": 0.0},
+    "layer": {"float64": 1e-12, "float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2},
+    "product": {"float64": 1e-12, "float32": 3e-3, "float16": 4e-3, "bfloat16": 3e-2},
+}

@@ -24,9 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -49,6 +47,7 @@ from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import natural_alignments
 from device.operation_samples import request, spec_of
 from device.problems import random_values, steps_of
+from device.processes import Process
 
 Array = np.ndarray[Any, Any]
 OFFSETS = (1, 2, 4, 8)  # in elements
@@ -760,56 +759,6 @@ def verdict(
     return ["copied" if copied else "right", f"unwritten: {unwritten}" if unwritten else ""]
 
 
-class _Process:
-    """A worker that is started again when it died."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
-        self._process: subprocess.Popen[str] | None = None
-        # A pipe that nobody reads would block the worker.
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-
-    def ask(self, request: Any) -> Any:
-        """Return the answer, or ["died", the last line of its errors]."""
-        if self._process is None:
-            self._errors.truncate(0)
-            self._errors.seek(0)
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-            )
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(TIMEOUT, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        finally:
-            timer.cancel()
-        if line:
-            return json.loads(line)
-        self._process = None
-        code = process.wait()
-        self._errors.seek(0)
-        errors = self._errors.read().strip().splitlines()
-        return ["died", f"exit {code}: {errors[-1][:160] if errors else ''}"]
-
-    def close(self) -> None:
-        """End it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
-
-
 def sweep(
     path: str, device: str, processes: int, only: str, raw: bool, part: str, seconds: float
 ) -> int:
@@ -834,7 +783,7 @@ def sweep(
     left: list[int] = []
 
     def serve() -> None:
-        process = _Process(command)
+        process = Process(command, TIMEOUT)
         while True:
             try:
                 number = waiting.get_nowait()

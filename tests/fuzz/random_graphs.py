@@ -1,0 +1,401 @@
+"""Random graphs: a convolution, a product, a normalisation, a reduction or nothing, and a chain.
+
+Each tensor is interpreted beside the graph, in float64, with how far it may be off.  A value may be
+off by what its operands are off by: an operation is evaluated where these are and at the ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tolerances import ELEMENT_BOUNDS
+
+import cudnnlite as dnn
+from fuzz.random_draw import NARROW, Array, Draw, Expected, Shape, compare
+from fuzz.random_layers import _convolved, _floor, _out_shape, _sigmoid, forward
+
+
+class Tracked(NamedTuple):
+    """A tensor of the graph, its values, and how far each may be off; infinite if it is open."""
+
+    tensor: Any
+    values: Array
+    error: Array
+
+
+def _relu(x: Array, lower: float = 0.0, upper: float = np.inf, slope: float = 0.0) -> Array:
+    below = np.where(np.isinf(x) & (slope == 0), lower, lower + slope * (x - lower))
+    return np.where(x > lower, np.minimum(x, upper), below)
+
+
+def _gelu(x: Array) -> Array:
+    from scipy.special import ndtr
+
+    return np.where(np.isneginf(x), 0.0, x * ndtr(x))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    inner = 0.7978845608028654 * (x + 0.044715 * x**3)
+    return np.where(np.isneginf(x), 0.0, x / 2 * (1 + np.tanh(inner)))
+
+
+def _gelu_slope(x: Array) -> Array:
+    from scipy.special import ndtr
+
+    return ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def _erf(x: Array) -> Array:
+    from scipy.special import erf
+
+    return np.asarray(erf(x))
+
+
+UNARY: dict[str, Callable[..., Array]] = {
+    "RELU_FWD": _relu,
+    "TANH_FWD": np.tanh,
+    "SIGMOID_FWD": _sigmoid,
+    "ELU_FWD": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
+    "GELU_FWD": _gelu,
+    "GELU_APPROX_TANH_FWD": _gelu_tanh,
+    "SOFTPLUS_FWD": lambda x, beta=1.0: np.logaddexp(0, beta * x) / beta,
+    "SWISH_FWD": lambda x, beta=1.0: np.where(np.isneginf(beta * x), 0.0, x * _sigmoid(beta * x)),
+    "EXP": np.exp,
+    "LOG": np.log,
+    "SQRT": np.sqrt,
+    "RSQRT": lambda x: 1 / np.sqrt(x),
+    "NEG": np.negative,
+    "ABS": np.abs,
+    "CEIL": np.ceil,
+    "FLOOR": np.floor,
+    "SIN": np.sin,
+    "COS": np.cos,
+    "TAN": np.tan,
+    "ERF": _erf,
+    "RECIPROCAL": lambda x: 1 / x,
+    "IDENTITY": lambda x: x,
+}
+BINARY: dict[str, Callable[..., Array]] = {
+    "ADD": np.add,
+    "SUB": np.subtract,
+    "MUL": np.multiply,
+    "DIV": np.divide,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "ADD_SQUARE": lambda a, b: a + b * b,
+    "MOD": np.fmod,
+    "POW": np.power,
+    # In a backward mode the first operand is that of the forward operation.
+    "RELU_BWD": lambda x, dy, lower=0.0, upper=np.inf, slope=0.0: np.where(
+        x > lower, np.where(x < upper, dy, 0.0), slope * dy
+    ),
+    "TANH_BWD": lambda x, dy: dy * (1 - np.tanh(x) ** 2),
+    "SIGMOID_BWD": lambda x, dy: dy * _sigmoid(x) * _sigmoid(-x),
+    "ELU_BWD": lambda x, dy, alpha=1.0: np.where(x > 0, dy, dy * alpha * np.exp(np.minimum(x, 0))),
+    "SOFTPLUS_BWD": lambda x, dy, beta=1.0: dy * _sigmoid(beta * x),
+    "SWISH_BWD": lambda x, dy, beta=1.0: (
+        dy * (_sigmoid(beta * x) + beta * x * _sigmoid(beta * x) * _sigmoid(-beta * x))
+    ),
+    "GELU_BWD": lambda x, dy: dy * _gelu_slope(x),
+}
+COMPARED: dict[str, Callable[[Array, Array], Array]] = {
+    "CMP_GT": np.greater,
+    "CMP_GE": np.greater_equal,
+    "CMP_LT": np.less,
+    "CMP_LE": np.less_equal,
+    "CMP_EQ": np.equal,
+    "CMP_NEQ": np.not_equal,
+}
+USUAL = (
+    "ADD", "MUL", "SUB", "RELU_FWD", "RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "GELU_FWD", "SWISH_FWD",
+    "ELU_FWD", "SOFTPLUS_FWD", "GELU_APPROX_TANH_FWD", "MAX", "MIN",
+)  # fmt: skip
+ATTRIBUTES: dict[str, tuple[tuple[str, str, tuple[float, ...]], ...]] = {
+    "RELU": (
+        ("relu_lower_clip", "lower", (0.5, -1.0)),
+        ("relu_upper_clip", "upper", (2.0, 6.0)),
+        ("relu_lower_clip_slope", "slope", (0.25, 0.01)),
+    ),
+    "ELU": (("elu_alpha", "alpha", (0.5, 2.0)),),
+    "SWISH": (("swish_beta", "beta", (0.5, 2.0)),),
+    "SOFTPLUS": (("softplus_beta", "beta", (0.5, 2.0)),),
+}
+
+
+def applied(
+    function: Callable[..., Array], operands: list[Tracked], precision: float
+) -> tuple[Array, Array]:
+    """Return the values of an operation, and how far they may be off."""
+    values = np.asarray(function(*(operand.values for operand in operands)), np.float64)
+    spread = np.zeros(values.shape)
+    unclear = np.zeros(values.shape, bool)
+    for signs in itertools.product((-1, 0, 1), repeat=len(operands)):
+        at = [
+            operand.values + sign * np.where(np.isfinite(operand.error), operand.error, 0)
+            for sign, operand in zip(signs, operands, strict=True)
+        ]
+        corner = np.asarray(function(*at), np.float64)
+        difference = np.abs(corner - values)
+        same = (corner == values) | (np.isnan(corner) & np.isnan(values))
+        unclear |= ~same & ~np.isfinite(difference)
+        spread = np.maximum(spread, np.where(np.isfinite(difference), difference, 0))
+    for operand in operands:
+        unclear |= np.broadcast_to(~np.isfinite(operand.error), values.shape)
+        # Which of IEEE's maxima and comparisons a NaN meets, kernels differ in.
+        unclear |= np.broadcast_to(~np.isfinite(operand.values), values.shape)
+    unclear |= np.abs(values) > 1e37
+    error = spread + precision * np.abs(values) + 2e-38
+    return values, np.where(unclear, np.inf, error)
+
+
+class RandomGraph:
+    """A graph that is planned and called."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.graph = dnn.Graph()
+        self.verb = "graph"
+        self.texts: list[str] = []
+        self.dtype = draw.pick(NARROW)
+        self._names = itertools.count()
+
+    # ------------------------------------------------ heads
+
+    def _input(self, name: str, shape: Shape, dtype: str, **more: Any) -> Tracked:
+        values = self.draw.operand(name, shape, dtype, **more)
+        operand = self.draw.operands[name]
+        if operand.spec is None:
+            raise dnn.ArgumentError("bool is no data type of an input")
+        spec = operand.spec
+        tensor = self.graph.input(name, spec.shape, spec.dtype, strides=spec.strides)
+        return Tracked(tensor, values, np.zeros(values.shape))
+
+    def _product_of(
+        self, tensor: Any, values: Array, magnitude: Array, *operands: Tracked
+    ) -> Tracked:
+        bounds = ELEMENT_BOUNDS["product"]
+        bound = max(
+            bounds.get(self.draw.operands[operand.tensor.name].host.dtype.name, 1e-3)
+            for operand in operands
+        )
+        finite = np.where(np.isfinite(magnitude), magnitude, 0)
+        error = np.full(values.shape, bound * finite.max(initial=0.0))
+        error += _floor(tuple(operand.values for operand in operands))
+        if not np.isfinite(magnitude).all() or finite.max(initial=0.0) > 1e37:
+            error[...] = np.inf
+        return Tracked(tensor, values, error)
+
+    def _convolution(self) -> Tracked:
+        d = self.draw
+        images, filters, conv = _convolved(d, even=True, groups=d.chance(0.2))
+        conv = conv.replace(math_type="default")
+        if d.chance(0.5):
+            images = (images[0], 8, *images[2:])
+            filters = (d.pick((8, 16)), 8, *filters[2:])
+            conv = conv.replace(groups=1)
+        like = dnn.TensorSpec(images, self.dtype, {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(images)])
+        of_w = dnn.TensorSpec(filters, self.dtype, like.layout)
+        is_last = d.chance(0.8)
+        x = self._input("x", images, self.dtype, like=like if is_last else None)
+        w = self._input("w", filters, self.dtype, like=of_w if is_last else None, packed=True)
+        out = _out_shape(images, filters, conv)
+        tensor = self.graph.convolution_forward(x.tensor, w.tensor, conv)
+        values = forward(x.values, w.values, conv, out)
+        magnitude = forward(np.abs(x.values), np.abs(w.values), conv, out)
+        self.texts.append(f"  convolution {conv}")
+        return self._product_of(tensor, values, magnitude, x, w)
+
+    def _matmul(self) -> Tracked:
+        d = self.draw
+        batch = (d.pick((1, 1, 2, 3)),)
+        m, k, n = (d.pick((1, 3, 8, 8, 16, 16, 17, 32)) for _ in range(3))
+        a = self._input("a", (*batch, m, k), self.dtype, packed=d.chance(0.8))
+        b = self._input("b", (*batch, k, n), self.dtype, packed=d.chance(0.8))
+        tensor = self.graph.matmul(a.tensor, b.tensor)
+        values, magnitude = a.values @ b.values, np.abs(a.values) @ np.abs(b.values)
+        return self._product_of(tensor, values, magnitude, a, b)
+
+    def _nothing(self) -> Tracked:
+        return self._input("x", self.draw.images(least_rank=4, most_rank=4), self.dtype)
+
+    def _normalization(self) -> Tracked:
+        d = self.draw
+        d.is_plain = True
+        kind = d.pick(("LAYER", "RMS"))
+        images = (d.size(4), d.pick((8, 16, 32, 24)), 1, 1)
+        x = self._input("x", images, self.dtype, packed=True)
+        scale = self._input("scale", (1, *images[1:]), "float32", packed=True)
+        bias = self._input("bias", (1, *images[1:]), "float32", packed=True)
+        result = self.graph.normalization_forward(
+            kind, x.tensor, scale.tensor, bias.tensor if kind == "LAYER" else None
+        )
+        mean = x.values.mean(1, keepdims=True) if kind == "LAYER" else 0.0
+        inverse = 1 / np.sqrt(np.square(x.values - mean).mean(1, keepdims=True) + 1e-5)
+        values = scale.values * (x.values - mean) * inverse
+        if kind == "LAYER":
+            values = values + bias.values
+        bound = {"float32": 1e-4, "float16": 3e-3, "bfloat16": 2e-2}[self.dtype]
+        largest = np.abs(x.values).max(1, keepdims=True) * inverse
+        error = bound * np.abs(values) + 1e-5 * (1 + largest) + bound
+        error = error * (np.inf if d.wrong else 1.0)
+        self.texts.append(f"  {kind}")
+        return Tracked(result.y, values, error)
+
+    def _reduced(self, x: Tracked, *, last: bool) -> Tracked:
+        d = self.draw
+        op = d.pick(("ADD", "MAX", "MIN", "AVG", "AMAX", "NORM1", "NORM2"))
+        axes = (-1,) if last else d.pick(((1,), (2, 3), (0, 2, 3), (-1,)))
+        axes = tuple(axis for axis in axes if axis < x.values.ndim)
+        tensor = self.graph.reduce(op, x.tensor, axes)
+        functions: dict[str, Callable[[Array], Array]] = {
+            "ADD": lambda v: v.sum(axes, keepdims=True),
+            "AVG": lambda v: v.mean(axes, keepdims=True),
+            "MAX": lambda v: v.max(axes, keepdims=True),
+            "MIN": lambda v: v.min(axes, keepdims=True),
+            "AMAX": lambda v: np.abs(v).max(axes, keepdims=True),
+            "NORM1": lambda v: np.abs(v).sum(axes, keepdims=True),
+            "NORM2": lambda v: np.sqrt((v * v).sum(axes, keepdims=True)),
+        }
+        values = functions[op](x.values)
+        error = x.error.sum(axes, keepdims=True)
+        error = error + 1e-5 * np.abs(x.values).sum(axes, keepdims=True) + 1e-18
+        large = np.abs(x.values).max(axes, keepdims=True) > 1e17
+        open_places = ~np.isfinite(error) | ~np.isfinite(values) | large
+        self.texts.append(f"  {op} {axes}")
+        return Tracked(tensor, values, np.where(open_places, np.inf, error))
+
+    # ------------------------------------------------ the chain
+
+    def _operand_beside(self, x: Tracked) -> Tracked:
+        d, shape = self.draw, x.values.shape
+        if d.chance(0.25):
+            value = d.pick((0.5, 2.0, -1.0, 0.0))
+            self.texts.append(f"  number {value}")
+            return Tracked(value, np.array(value), np.zeros(()))
+        if d.chance(0.7):
+            kept = 1 if len(shape) > 3 else len(shape) - 1
+            shape = tuple(size if axis == kept else 1 for axis, size in enumerate(shape))
+        elif d.chance(0.3):
+            shape = tuple(1 if d.chance(0.5) else size for size in shape)
+        name = f"operand{next(self._names)}"
+        dtype = self.dtype if d.chance(0.7) else "float32"
+        like = None
+        if len(shape) == 4 and d.chance(0.7):
+            like = dnn.TensorSpec(shape, dtype, "NHWC")
+        return self._input(name, shape, dtype, packed=d.chance(0.7), like=like)
+
+    def _step(self, x: Tracked) -> Tracked:
+        d = self.draw
+        if d.chance(0.06):
+            mode = d.pick((*COMPARED,))
+            beside = self._operand_beside(x)
+            mask = self.graph.pointwise(mode, x.tensor, beside.tensor)
+            other = d.pick((0.0, -1.0))
+            tensor = self.graph.where(mask, x.tensor, other)
+            self.texts.append(f"  {mode} and select, else {other}")
+            compared = COMPARED[mode]
+            values, error = applied(
+                lambda a, b: np.where(compared(a, b), a, other), [x, beside], 1e-6
+            )
+            return Tracked(tensor, values, error)
+        mode = d.pick(USUAL) if d.chance(0.7) else d.pick((*UNARY, *BINARY))
+        attributes: dict[str, float] = {}
+        arguments: dict[str, float] = {}
+        for name, argument, choices in ATTRIBUTES.get(mode.partition("_")[0], ()):
+            if d.chance(0.5):
+                attributes[name] = arguments[argument] = d.pick(choices)
+        self.texts.append(f"  {mode} {attributes}")
+        operands = [x]
+        if mode in BINARY:
+            operands.append(self._operand_beside(x))
+            function = BINARY[mode]
+            if d.chance(0.2) and isinstance(operands[1].tensor, dnn.GraphTensor):
+                operands.reverse()
+        else:
+            function = UNARY[mode]
+        tensor = self.graph.pointwise(mode, *(each.tensor for each in operands), **attributes)
+        values, error = applied(lambda *a: function(*a, **arguments), operands, 2e-5)
+        # Approximations of these functions are relative to 1, or to their operand.
+        if mode.endswith(("FWD", "BWD")) and not mode.startswith("RELU"):
+            sizes = [np.abs(each.values) for each in operands]
+            error = error + 1e-4 * np.minimum(np.broadcast_arrays(*sizes, values)[0], 10) + 1e-5
+            if mode.endswith("BWD"):
+                error = error + 1e-4 * np.abs(operands[1].values)
+        elif mode in ("SIN", "COS", "TAN", "ERF", "LOG", "EXP", "POW", "MOD"):
+            large = np.abs(operands[0].values) > (30 if mode != "LOG" else np.inf)
+            error = np.where(large, np.inf, error + 1e-5)
+        return Tracked(tensor, values, error)
+
+    # ------------------------------------------------ the call
+
+    def run(self) -> None:
+        """Make a graph, plan it, and compare its outputs."""
+        d, graph = self.draw, self.graph
+        heads = {
+            "convolution": self._convolution,
+            "product": self._matmul,
+            "nothing": self._nothing,
+            "normalization": self._normalization,
+        }
+        head = d.pick(
+            ("convolution", "convolution", "product", "product", "nothing", "nothing",
+             "reduction", "normalization")
+        )  # fmt: skip
+        self.texts = [f"graph: {head}, values {d.kind}, {d.wrong}"]
+        outputs: list[Tracked] = []
+        if head == "reduction":
+            x = self._nothing() if d.chance(0.6) else self._matmul()
+            x = self._reduced(x, last=x.values.ndim < 4)
+        else:
+            x = heads[head]()
+        steps = d.pick((0, 1, 1, 1, 1, 2, 2, 2, 3, 4))
+        if head == "nothing":
+            steps = max(steps, 1)
+        if head == "normalization":
+            steps = min(steps, 1)
+        second = d.integer(0, steps - 1) if steps and d.chance(0.25) else -1
+        for step in range(steps):
+            if step == second and (step or head != "nothing"):
+                outputs.append(x)
+            x = self._step(x)
+        outputs.append(x)
+        results: list[tuple[str, Expected]] = []
+        for number, each in enumerate(outputs):
+            name = f"out{number}"
+            shape = each.values.shape
+            dtype = self.dtype if d.chance(0.8) else d.pick(NARROW)
+            strides = None
+            if len(shape) == 4 and d.chance(0.7):
+                strides = dnn.TensorSpec(shape, dtype, "NHWC").strides
+            graph.output(name, each.tensor, dtype, strides)
+            open_places = ~np.isfinite(each.error) | ~np.isfinite(each.values)
+            floor = np.where(open_places, 0, each.error)
+            results.append(
+                (
+                    name,
+                    Expected(
+                        each.values, np.abs(each.values), dtype, name=name, floor=floor,
+                        open=open_places,
+                    ),
+                )
+            )  # fmt: skip
+            self.texts.append(f"  {name} {dtype} {strides}")
+        self.texts += [f"  {n}: {operand.spec}" for n, operand in d.operands.items()]
+        operands = {name: d.place(operand) for name, operand in d.operands.items()}
+        with graph.plan(d.handle) as plan:
+            given = None
+            if d.chance(0.5):
+                given = {}
+                for name, _ in results:
+                    record = graph.outputs[name].spec
+                    given[name] = d.poisoned(record)
+            written = plan(**operands, out=given)
+            self.texts.append(f"  {plan.choice}")
+            for name, expected in results:
+                compare(written[name].numpy(), expected, [])
+
+
+GRAPHS: dict[str, Callable[[Draw], Any]] = {"graph": RandomGraph}
