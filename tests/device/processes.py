@@ -6,6 +6,7 @@ import json
 import selectors
 import subprocess
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 
@@ -61,8 +62,7 @@ class Process:
             pass
         if line.endswith("\n"):
             return json.loads(line)
-        self._process = None
-        code = process.wait()
+        code = self._end()
         self._errors.seek(0)
         errors = self._errors.read().strip().splitlines()
         return ["died", f"exit {code}: {errors[-1][:160] if errors else ''}"]
@@ -71,5 +71,15 @@ class Process:
         """End it."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._end()
         self._errors.close()
+
+    def _end(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        process, self._process = self._process, None
+        assert process is not None
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        return process.wait()

@@ -147,7 +147,9 @@ def compare(result: Array, expected: Expected, hosts: Sequence[Array]) -> None:
     limit, computed_limit = largest_of(dtype), 3.4e38 if is_narrow else 1.7e308
     tiny = max(tiny_of(dtype), 1.2e-38 if is_narrow else 0.0)
     with np.errstate(all="ignore"):
-        allowed = relative * magnitude + output_bound * np.abs(values) + tiny + expected.floor
+        sizes = np.where(np.isfinite(values), np.abs(values), 0.0)
+        terms = np.where(np.isfinite(values), magnitude, 0.0)
+        allowed = relative * terms + output_bound * sizes + tiny + expected.floor
         allowed = allowed + (1.001 if dtype.kind in "iub" else 0.0)
         open_places = np.broadcast_to(expected.open, values.shape) | np.isnan(allowed)
         open_places = open_places | (np.isfinite(values) & (magnitude > computed_limit / 16))
@@ -361,6 +363,8 @@ class Draw:
             spec = None
         else:
             spec = like or self.spec(shape, dtype, packed=packed)
+            if spec.dtype != parse_dtype(dtype):  # that of an operand of a wrong data type
+                spec = dnn.TensorSpec(shape, dtype, strides=spec.strides)
             offset = self.pick(MISALIGNED) * plain.itemsize if self.chance(0.02) else 0
         self.operands[name] = Operand(name, stored, spec, offset)
         return wide(stored)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import erf, ndtr
 from tolerances import ELEMENT_BOUNDS
 
 import cudnnlite as dnn
@@ -31,27 +32,8 @@ def _relu(x: Array, lower: float = 0.0, upper: float = np.inf, slope: float = 0.
     return np.where(x > lower, np.minimum(x, upper), below)
 
 
-def _gelu(x: Array) -> Array:
-    from scipy.special import ndtr
-
-    return np.where(np.isneginf(x), 0.0, x * ndtr(x))
-
-
-def _gelu_tanh(x: Array) -> Array:
-    inner = 0.7978845608028654 * (x + 0.044715 * x**3)
-    return np.where(np.isneginf(x), 0.0, x / 2 * (1 + np.tanh(inner)))
-
-
 def _gelu_slope(x: Array) -> Array:
-    from scipy.special import ndtr
-
     return ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
-
-
-def _erf(x: Array) -> Array:
-    from scipy.special import erf
-
-    return np.asarray(erf(x))
 
 
 UNARY: dict[str, Callable[..., Array]] = {
@@ -59,10 +41,12 @@ UNARY: dict[str, Callable[..., Array]] = {
     "TANH_FWD": np.tanh,
     "SIGMOID_FWD": _sigmoid,
     "ELU_FWD": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
-    "GELU_FWD": _gelu,
-    "GELU_APPROX_TANH_FWD": _gelu_tanh,
+    "GELU_FWD": lambda x: x * ndtr(x),
+    "GELU_APPROX_TANH_FWD": lambda x: (
+        x / 2 * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
+    ),
     "SOFTPLUS_FWD": lambda x, beta=1.0: np.logaddexp(0, beta * x) / beta,
-    "SWISH_FWD": lambda x, beta=1.0: np.where(np.isneginf(beta * x), 0.0, x * _sigmoid(beta * x)),
+    "SWISH_FWD": lambda x, beta=1.0: x * _sigmoid(beta * x),
     "EXP": np.exp,
     "LOG": np.log,
     "SQRT": np.sqrt,
@@ -74,7 +58,7 @@ UNARY: dict[str, Callable[..., Array]] = {
     "SIN": np.sin,
     "COS": np.cos,
     "TAN": np.tan,
-    "ERF": _erf,
+    "ERF": erf,
     "RECIPROCAL": lambda x: 1 / x,
     "IDENTITY": lambda x: x,
 }
@@ -111,7 +95,7 @@ COMPARED: dict[str, Callable[[Array, Array], Array]] = {
 }
 USUAL = (
     "ADD", "MUL", "SUB", "RELU_FWD", "RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "GELU_FWD", "SWISH_FWD",
-    "ELU_FWD", "SOFTPLUS_FWD", "GELU_APPROX_TANH_FWD", "MAX", "MIN",
+    "ELU_FWD", "SOFTPLUS_FWD", "GELU_APPROX_TANH_FWD",
 )  # fmt: skip
 ATTRIBUTES: dict[str, tuple[tuple[str, str, tuple[float, ...]], ...]] = {
     "RELU": (
@@ -144,9 +128,10 @@ def applied(
         spread = np.maximum(spread, np.where(np.isfinite(difference), difference, 0))
     for operand in operands:
         unclear |= np.broadcast_to(~np.isfinite(operand.error), values.shape)
-        # Which of IEEE's maxima and comparisons a NaN meets, kernels differ in.
-        unclear |= np.broadcast_to(~np.isfinite(operand.values), values.shape)
-    unclear |= np.abs(values) > 1e37
+        # Kernels differ in what a maximum, a comparison, or x * sigmoid(x) makes of NaN, and of
+        # an infinity whose product with zero is NaN.
+        unclear |= np.broadcast_to(np.isnan(operand.values), values.shape)
+    unclear |= np.isnan(values) | ((np.abs(values) > 1e37) & np.isfinite(values))
     error = spread + precision * np.abs(values) + 2e-38
     return values, np.where(unclear, np.inf, error)
 
@@ -160,6 +145,8 @@ class RandomGraph:
         self.verb = "graph"
         self.texts: list[str] = []
         self.dtype = draw.pick(NARROW)
+        # Whether it is of the kinds that have engines: the others are mostly refused.
+        self.is_usual = draw.chance(0.75)
         self._names = itertools.count()
 
     # ------------------------------------------------ heads
@@ -192,13 +179,17 @@ class RandomGraph:
         d = self.draw
         images, filters, conv = _convolved(d, even=True, groups=d.chance(0.2))
         conv = conv.replace(math_type="default")
-        if d.chance(0.5):
+        if self.is_usual:
+            while len(images) != 4:
+                images, filters, conv = _convolved(d, even=True, groups=False)
+            conv = conv.replace(mode="cross_correlation", math_type="default")
+        if self.is_usual or d.chance(0.5):
             images = (images[0], 8, *images[2:])
             filters = (d.pick((8, 16)), 8, *filters[2:])
             conv = conv.replace(groups=1)
         like = dnn.TensorSpec(images, self.dtype, {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(images)])
         of_w = dnn.TensorSpec(filters, self.dtype, like.layout)
-        is_last = d.chance(0.8)
+        is_last = self.is_usual or d.chance(0.6)
         x = self._input("x", images, self.dtype, like=like if is_last else None)
         w = self._input("w", filters, self.dtype, like=of_w if is_last else None, packed=True)
         out = _out_shape(images, filters, conv)
@@ -212,14 +203,21 @@ class RandomGraph:
         d = self.draw
         batch = (d.pick((1, 1, 2, 3)),)
         m, k, n = (d.pick((1, 3, 8, 8, 16, 16, 17, 32)) for _ in range(3))
-        a = self._input("a", (*batch, m, k), self.dtype, packed=d.chance(0.8))
-        b = self._input("b", (*batch, k, n), self.dtype, packed=d.chance(0.8))
+        if self.is_usual:
+            k, n = (-(-size // 8) * 8 for size in (k, n))
+        a, b = (
+            self._input(name, shape, self.dtype, like=d.matrices(shape, self.dtype))
+            for name, shape in (("a", (*batch, m, k)), ("b", (*batch, k, n)))
+        )
         tensor = self.graph.matmul(a.tensor, b.tensor)
         values, magnitude = a.values @ b.values, np.abs(a.values) @ np.abs(b.values)
         return self._product_of(tensor, values, magnitude, a, b)
 
     def _nothing(self) -> Tracked:
-        return self._input("x", self.draw.images(least_rank=4, most_rank=4), self.dtype)
+        images, like = self.draw.images(least_rank=4, most_rank=4), None
+        if self.is_usual:
+            like = dnn.TensorSpec(images, self.dtype, "NHWC")
+        return self._input("x", images, self.dtype, like=like)
 
     def _normalization(self) -> Tracked:
         d = self.draw
@@ -269,8 +267,13 @@ class RandomGraph:
 
     # ------------------------------------------------ the chain
 
-    def _operand_beside(self, x: Tracked) -> Tracked:
+    def _operand_beside(self, x: Tracked, *, whole: bool = False) -> Tracked:
         d, shape = self.draw, x.values.shape
+        if whole:
+            like = dnn.TensorSpec(shape, self.dtype, "NHWC") if len(shape) == 4 else None
+            return self._input(
+                f"operand{next(self._names)}", shape, self.dtype, packed=True, like=like
+            )
         if d.chance(0.25):
             value = d.pick((0.5, 2.0, -1.0, 0.0))
             self.texts.append(f"  number {value}")
@@ -281,15 +284,15 @@ class RandomGraph:
         elif d.chance(0.3):
             shape = tuple(1 if d.chance(0.5) else size for size in shape)
         name = f"operand{next(self._names)}"
-        dtype = self.dtype if d.chance(0.7) else "float32"
+        dtype = self.dtype if self.is_usual or d.chance(0.5) else "float32"
         like = None
-        if len(shape) == 4 and d.chance(0.7):
+        if len(shape) == 4 and (self.is_usual or d.chance(0.7)):
             like = dnn.TensorSpec(shape, dtype, "NHWC")
         return self._input(name, shape, dtype, packed=d.chance(0.7), like=like)
 
     def _step(self, x: Tracked) -> Tracked:
         d = self.draw
-        if d.chance(0.06):
+        if not self.is_usual and d.chance(0.15):
             mode = d.pick((*COMPARED,))
             beside = self._operand_beside(x)
             mask = self.graph.pointwise(mode, x.tensor, beside.tensor)
@@ -301,7 +304,8 @@ class RandomGraph:
                 lambda a, b: np.where(compared(a, b), a, other), [x, beside], 1e-6
             )
             return Tracked(tensor, values, error)
-        mode = d.pick(USUAL) if d.chance(0.7) else d.pick((*UNARY, *BINARY))
+        is_usual = self.is_usual or d.chance(0.4)
+        mode = d.pick(USUAL if is_usual else (*UNARY, *BINARY))
         attributes: dict[str, float] = {}
         arguments: dict[str, float] = {}
         for name, argument, choices in ATTRIBUTES.get(mode.partition("_")[0], ()):
@@ -310,9 +314,9 @@ class RandomGraph:
         self.texts.append(f"  {mode} {attributes}")
         operands = [x]
         if mode in BINARY:
-            operands.append(self._operand_beside(x))
+            operands.append(self._operand_beside(x, whole=mode.endswith("BWD")))
             function = BINARY[mode]
-            if d.chance(0.2) and isinstance(operands[1].tensor, dnn.GraphTensor):
+            if not self.is_usual and d.chance(0.2) and not isinstance(operands[1].tensor, float):
                 operands.reverse()
         else:
             function = UNARY[mode]
@@ -353,10 +357,11 @@ class RandomGraph:
             x = heads[head]()
         steps = d.pick((0, 1, 1, 1, 1, 2, 2, 2, 3, 4))
         if head == "nothing":
-            steps = max(steps, 1)
-        if head == "normalization":
-            steps = min(steps, 1)
-        second = d.integer(0, steps - 1) if steps and d.chance(0.25) else -1
+            steps = 1 if self.is_usual else max(steps, 1)
+        if head in ("normalization", "reduction") and self.is_usual:
+            steps = 0
+        often = 0.12 if self.is_usual else 0.35
+        second = d.integer(0, steps - 1) if steps and d.chance(often) else -1
         for step in range(steps):
             if step == second and (step or head != "nothing"):
                 outputs.append(x)
@@ -366,9 +371,9 @@ class RandomGraph:
         for number, each in enumerate(outputs):
             name = f"out{number}"
             shape = each.values.shape
-            dtype = self.dtype if d.chance(0.8) else d.pick(NARROW)
+            dtype = self.dtype if self.is_usual or d.chance(0.6) else d.pick(NARROW)
             strides = None
-            if len(shape) == 4 and d.chance(0.7):
+            if len(shape) == 4 and (self.is_usual or d.chance(0.7)):
                 strides = dnn.TensorSpec(shape, dtype, "NHWC").strides
             graph.output(name, each.tensor, dtype, strides)
             open_places = ~np.isfinite(each.error) | ~np.isfinite(each.values)

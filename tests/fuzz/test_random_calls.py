@@ -1,0 +1,116 @@
+"""The program of random calls: every operation is drawn, the emulated device is right, faults are seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.plans.function import OperationFunction
+from fuzz import random_calls
+from fuzz.random_calls import GENERATORS, WITH_OTHERS, Caller, Report
+from fuzz.random_draw import Expected, WrongError, compare
+
+SEED, CALLS = 55, 400
+OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
+
+
+def test_every_public_operation_is_drawn():
+    # PyTorch is the oracle of two.
+    of_torch = {"ctc_loss", "multi_head_attention_forward"}
+    drawn = {*GENERATORS, *WITH_OTHERS} | of_torch
+    assert drawn - {"graph"} == {*OPERATIONS}
+
+
+def test_calls_are_right_on_the_emulated_device():
+    report, device = Report(), EmulatedDevice(6, capacity="256 MiB")
+    caller = Caller(device)
+    for index in range(CALLS):
+        report.add(SEED, index, caller.call(SEED, index), "")
+    caller.close()
+    shown = "\n".join(report.lines())
+    assert not report.bad, shown
+    assert report.calls == CALLS
+    right = sum(counts["right"] for counts in report.totals().values())
+    assert right > CALLS * 0.6, shown
+    assert report.wrong_dtypes["refused"] + report.wrong_dtypes["right"] > CALLS / 20
+
+
+def test_a_call_is_repeated_by_its_seed_and_index(capsys):
+    caller = Caller(EmulatedDevice(6, capacity="256 MiB"), ["pooling_forward", "add_tensor"])
+    first = [caller.call(3, index) for index in range(5)]
+    assert [caller.call(3, index, show=True) for index in range(5)] == first
+    caller.close()
+    assert "3:4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("got", "values", "is_right"),
+    [
+        (1.0, 1.0, True),
+        (1.01, 1.0, False),
+        (np.nan, 1.0, False),
+        (np.inf, 1.0, False),
+        (np.nan, np.nan, True),
+        (0.0, np.nan, False),
+        (np.inf, np.inf, True),
+        (-np.inf, np.inf, False),
+        (0.0, 1e-40, True),
+        (0.0, 1e39, True),  # what overflows on the way may be anything
+    ],
+)
+def test_comparison(got: float, values: float, is_right: bool):
+    result = np.array([2.0, got], np.float32)
+    expected = Expected(np.array([2.0, values]))
+    if is_right:
+        compare(result, expected, [result])
+        return
+    with pytest.raises(WrongError, match="y: "):
+        compare(result, expected, [result])
+
+
+def _off_by_a_percent(numpy: Any) -> Any:
+    def changed(self: Any) -> Any:
+        values = numpy(self)
+        return (values * 1.5).astype(values.dtype) if values.dtype.kind == "f" else values
+
+    return changed
+
+
+def test_a_wrong_result_is_told(monkeypatch):
+    """Nothing that computes passes if all results are half as large again."""
+    caller, report = Caller(EmulatedDevice(6, capacity="256 MiB")), Report()
+    monkeypatch.setattr(dnn.DeviceArray, "numpy", _off_by_a_percent(dnn.DeviceArray.numpy))
+    monkeypatch.setattr(Caller, "_check_device", lambda self: None)
+    for index in range(150):
+        report.add(SEED, index, caller.call(SEED, index), "")
+    monkeypatch.undo()
+    caller.close()
+    totals = sum(report.totals().values(), start=type(report.wrong_dtypes)())
+    assert totals["wrong"] > 4 * totals["right"]
+
+
+@pytest.mark.parametrize(("got", "is_right"), [(np.inf, True), (65504, True), (0.0, False)])
+def test_what_is_too_large_for_the_data_type(got: float, is_right: bool):
+    result = np.array([got], np.float16)
+    expected = Expected(np.array([1e6]))
+    if is_right:
+        compare(result, expected, [result])
+        return
+    with pytest.raises(WrongError, match="y: "):
+        compare(result, expected, [result])
+
+
+@pytest.mark.processes
+def test_a_process_that_dies_is_told(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "report.json"
+    arguments = ["--device", "emulated", "--calls", "2", "--json", str(path)]
+    monkeypatch.setattr("sys.argv", ["random_calls.py", *arguments, "--operations", "set_tensor"])
+    monkeypatch.setattr(random_calls, "__file__", "/dev/null")  # a program that answers nothing
+    assert random_calls.main() == 1
+    assert json.loads(path.read_text())["counts"] == [["set_tensor", "", {"dead": 2}]]
+    assert "dead" in capsys.readouterr().out
