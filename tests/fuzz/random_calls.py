@@ -49,8 +49,9 @@ from fuzz.random_sequences import SEQUENCES
 GENERATORS: dict[str, Generator] = {**LAYERS, **ARITHMETIC, **PRODUCTS, **SEQUENCES, **GRAPHS}
 # How often an operation is drawn.  What takes long, because it is compiled or has many steps, is
 # drawn less often.
-SLOW = {
-    "graph": 3.0,
+SHARES = {
+    **dict.fromkeys(PRODUCTS, 0.3),
+    "graph": 2.5,
     "ctc_loss": 0.2,
     "rnn_forward": 0.5,
     "multi_head_attention_forward": 0.2,
@@ -82,7 +83,7 @@ class Caller:
     def __init__(self, device: Any, operations: Any = ()) -> None:
         self._device = device
         names = list(operations) or list(GENERATORS)
-        weights = np.array([SLOW.get(name, 1.0) for name in names])
+        weights = np.array([SHARES.get(name, 1.0) for name in names])
         self._names = names
         self._shares = weights / weights.sum()
         self._handle: dnn.Handle | None = None

@@ -17,7 +17,7 @@ from graph_oracles import (
 
 import cudnnlite as dnn
 from fuzz.random_draw import NARROW, Array, Call, Draw, Expected, Shape
-from fuzz.random_layers import EPILOGUES, _floor
+from fuzz.random_layers import EPILOGUES, _activated, _floor
 
 # ---------------------------------------------------------------- products
 
@@ -65,7 +65,7 @@ def matmul(d: Draw) -> Call:
         functions = EPILOGUES | {"leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x)}
         activation = d.pick((*functions,))
         options["activation"] = activation
-        values, magnitude = functions[activation](values), 1.2 * magnitude + 1e-3
+        values, magnitude = _activated(values, magnitude, functions[activation])
     return Call(d, "matmul", [_product("y", values, magnitude, written, (a, b))], options)
 
 
