@@ -177,7 +177,7 @@ def _is_power_of_two(value: object) -> bool:
 def canonical(parts: Any) -> str:
     """Return JSON that is the same for equal values.
 
-    1.0 and -0.0 are written as the integers 1 and 0, and a tuple as a list.
+    1.0 is written as the integer 1, and a tuple as a list.  -0.0 stays, because 0 has no sign.
     """
     plain = json.loads(json.dumps(parts), parse_float=_parse_canonical_number)
     return json.dumps(plain, **_COMPACT)
@@ -185,7 +185,7 @@ def canonical(parts: Any) -> str:
 
 def _parse_canonical_number(text: str) -> int | float:
     number = float(text)
-    if number.is_integer():
+    if number.is_integer() and text != "-0.0":
         return int(number)
     return number
 

@@ -148,8 +148,10 @@ def read_rnn(api: CudnnApi, native: Any) -> RNNReading:
     """
     fields, arguments = RNNDescriptor._read_arguments(api, native)
     fields["bidirectional"] = bool(fields["bidirectional"])
-    fields["clip"] = _read_clip(api, native)
+    clip = _read_clip(api, native)
     spec = _cached_spec(**fields)
+    if clip is not None:  # beside the cache, whose keys have no sign of zero
+        spec = spec.replace(clip=clip)
     algorithm = RNNAlgo(arguments["algo"].value)
     padded_io = bool(arguments["auxFlags"].value & CUDNN_RNN_PADDED_IO_ENABLED)
     return RNNReading(spec, algorithm, padded_io, arguments["dropoutDesc"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
+from struct import Struct
 from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import real_number
@@ -16,9 +17,12 @@ from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem, parse_option
 from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs.frozen import exact_key
 
 ResultT = TypeVar("ResultT")
 _spec_hash = attrgetter("spec._hash")
+# The bits of `alpha` and `beta`.  `exact_key` would make each one-line call slower.
+_bits_of_scalars = Struct("2d").pack
 
 
 class Request(Generic[ResultT]):
@@ -158,7 +162,9 @@ class Request(Generic[ResultT]):
         It contains the hash of each spec, which is computed once and is quick to compare.  A plan
         compares the specs themselves, and refuses specs other than its own.
         """
-        if (*map(type, self.options),) != self.operation.option_types:
+        operation = self.operation
+        option_types = operation.option_types
+        if (*map(type, self.options),) != option_types:
             self._parse_options()
         if type(self.alpha) is not float or type(self.beta) is not float:
             self.alpha = real_number(self.alpha, "alpha")
@@ -166,14 +172,14 @@ class Request(Generic[ResultT]):
         limit = self.handle.workspace.limit
         if self.workspace_limit is not None or self.workspace is not None:
             limit = self.limit()
+        options = exact_key(self.options) if float in option_types else self.options
         try:
             return (
-                self.operation,
+                operation,
                 *map(_spec_hash, self.operands),
-                self._output_hash() if self.operation.writes_one else self._output_hashes(),
-                *self.options,
-                self.alpha,
-                self.beta,
+                self._output_hash() if operation.writes_one else self._output_hashes(),
+                *options,
+                _bits_of_scalars(self.alpha, self.beta),
                 limit,
             )
         except AttributeError:  # arrays of other libraries, which have no spec yet
@@ -322,7 +328,7 @@ class OwnScalarsRequest(Request[ResultT]):
             None if value is None else real_number(value, name)
             for name, value in self.own_scalars.items()
         ]
-        return (*super().key(), *numbers)
+        return (*super().key(), *exact_key(numbers))
 
     def scalars(self) -> dict[str, float | None]:
         """Return all scalars by name."""

@@ -21,7 +21,7 @@ from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec, to_plain
+from cudnnlite.specs.frozen import FrozenSpec, exact_key, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 
@@ -76,7 +76,7 @@ class Problem:
         vars(self).update(
             values, operation=operation, values=MappingProxyType(dict(values)), kind=operation.name
         )
-        vars(self)["_hash"] = hash((operation.name, *values.values()))
+        vars(self)["_hash"] = hash((operation.name, *exact_key(values.values())))
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Problem:
             return NotImplemented
         if self.operation is not other.operation:
             return False
-        return tuple(self.values.values()) == tuple(other.values.values())
+        return exact_key(self.values.values()) == exact_key(other.values.values())
 
     def __hash__(self) -> int:
         return int(vars(self)["_hash"])
@@ -226,12 +226,12 @@ def _named_option(name: str | CEnum, argument: str, kind: Any) -> Any:
 def _new_option(value: Any, argument: str, kind: Any) -> Any:
     if hasattr(kind, "__members__"):
         return parse_enum(kind, value, argument)
+    if kind is float:  # before NumPy's float64, which is an instance of float
+        return real_number(value, argument)
     # A bool is an instance of int, but no number here.
     is_wrong_bool = isinstance(value, bool) and kind is not bool
     if isinstance(value, kind) and not is_wrong_bool:
         return value
-    if kind is float:
-        return real_number(value, argument)
     if isinstance(value, (str, getattr(kind, "named_by", str))) and hasattr(kind, "named_by"):
         return kind(parse_enum(kind.named_by, value, argument))
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""

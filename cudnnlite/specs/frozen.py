@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
@@ -38,8 +38,8 @@ class FrozenSpec:
     """A frozen dataclass that sets its fields once and computes its hash once.
 
     One-line operations look their plan up by specs, so the hash is kept; it is never pickled,
-    because hashes differ between processes.  Specs are compared as tuples are: a NaN is equal to
-    itself (since Python 3.13 a dataclass's own comparison would say it is not).
+    because hashes differ between processes.  Specs are compared by `exact_key`: a NaN is equal to
+    itself, and 0.0 is not equal to -0.0.
     """
 
     _hash: int
@@ -60,7 +60,8 @@ class FrozenSpec:
 
     def _freeze(self, **values: Any) -> None:
         """Set the fields, and the hash over all of them."""
-        key = tuple(values.values())
+        parts = [exact_key(part) if type(part) is tuple else part for part in values.values()]
+        key = exact_key(parts)
         vars(self).update(values, _key=key, _hash=hash(key))
 
     def values(self) -> dict[str, Any]:
@@ -116,7 +117,10 @@ class FrozenSpec:
         parts = []
         defaults = _parameters_of(type(self))  # type: ignore[arg-type]
         for name, value in self.values().items():
-            if name not in defaults or value != defaults[name].default:
+            is_default = name in defaults and exact_key([value]) == exact_key(
+                [defaults[name].default]
+            )
+            if not is_default:
                 parts.append(f"{name}={display_value(value)!r}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -131,6 +135,20 @@ class FrozenSpec:
 
     def __reduce__(self) -> Any:
         return _thaw, (type(self), self.values())
+
+
+def exact_key(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values as a part of a key, in which zeros and NaN are texts.
+
+    As floats 0.0 and -0.0 would be one key, so that the second call would have the first one's sign
+    of zero; and a NaN would not be equal to another, so that each call would have its own plan.
+    """
+    return tuple(
+        [
+            str(value) if type(value) is float and not (value < 0 or value > 0) else value
+            for value in values
+        ]
+    )
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isnan, nan
 from operator import index
 from typing import Any
 
@@ -129,7 +128,7 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
         if self.is_packed or not self.is_full:
             parts.append(f"lengths={self.lengths}")
         parts += [f"dtype={dtype_name(self.dtype)!r}", f"layout={_FRIENDLY[self.layout]!r}"]
-        if self.padding_fill:
+        if repr(self.padding_fill) != "0.0":  # -0.0 is another fill
             parts.append(f"padding_fill={self.padding_fill!r}")
         return f"RNNDataSpec({', '.join(parts)})"
 
@@ -194,12 +193,11 @@ def parse_data_layout(layout: object) -> RNNDataLayout:
 def parse_fill(value: Any, dtype: DataType) -> float:
     """Return a padding fill as a float.
 
-    cuDNN takes it as a value of the data type, in which it must not become infinite.  Of all
-    NaNs it is the one that equals itself in a tuple, so that it can be part of a key.
+    cuDNN takes it as a value of the data type, in which it must not become infinite.
     """
     fill = real_number(value, "padding_fill")
     refuse_overflow(fill, dtype, "padding_fill")
-    return nan if isnan(fill) else fill
+    return fill
 
 
 def parse_lengths(lengths: Any) -> tuple[int, ...]:

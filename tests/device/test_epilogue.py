@@ -133,6 +133,28 @@ def test_a_function_may_write_another_graph_each_time(handle: dnn.Handle) -> Non
         case.check(result, np.where(case.y > 0, case.y, slope * case.y))
 
 
+def test_a_function_is_asked_once_a_call(handle: dnn.Handle) -> None:
+    """The plan is that of the graph in its key, also if the function then says something else."""
+    case = Case(handle)
+    factors = []
+
+    def anneal(graph: dnn.Graph, y: Any) -> Any:
+        factors.append(1 + len(factors))
+        return y * float(factors[-1])
+
+    for factor in (1, 2, 3):
+        case.check(case.call(anneal), factor * case.y)
+    assert factors == [1, 2, 3]
+    case.check(case.call(lambda graph, y: y * 2.0), 2 * case.y)
+    operands = (*case.operands, *case.options.values())
+    plan = dnn.convolution_forward.plan(
+        handle, *case.operands, case.conv, **case.options, epilogue=anneal
+    )
+    with plan:
+        case.check(plan(*operands), 4 * case.y)
+    assert factors == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu"])
 def test_built_in_activations_in_any_layout(handle: dnn.Handle, activation: str) -> None:
     for dtype in BOUNDS:

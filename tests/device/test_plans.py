@@ -77,6 +77,60 @@ def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
         plan(*arrays)
 
 
+NUMBERS: dict[str, Callable[..., Any]] = {
+    "pooling": lambda handle, x, value: (
+        dnn.pooling_forward,
+        (x, dnn.PoolingSpec(2)),
+        {"alpha": value},
+    ),
+    "activation": lambda handle, x, value: (
+        dnn.activation_forward,
+        (x, dnn.ActivationSpec("elu", value)),
+        {},
+    ),
+    "op_tensor": lambda handle, x, value: (dnn.op_tensor, (x, x, "mul"), {"alpha1": value}),
+    "convolution": lambda handle, x, value: (
+        dnn.convolution_forward,
+        (x, handle.array(np.ones((2, 3, 3, 2), np.float32))),
+        {"alpha": value},
+    ),
+    "normalization": lambda handle, x, value: (
+        dnn.batch_normalization_inference,
+        (x, *(handle.array(np.ones((1, 3, 1, 1), np.float32)) for _ in range(4))),
+        {"alpha": value},
+    ),
+    "graph": lambda handle, x, value: (
+        dnn.layer_normalization_forward,
+        (x, handle.array(np.ones((1, 3, 6, 4), np.float32)), None),
+        {"epsilon": value},
+    ),
+}
+
+
+@pytest.mark.parametrize("first", [0.0, -0.0])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_zeros_have_a_plan_each_and_nans_have_one(
+    handle: dnn.Handle, name: str, first: float
+) -> None:
+    """0.0 equals -0.0, and NaN does not equal itself."""
+    values = np.abs(np.random.default_rng(0).standard_normal((2, 3, 6, 4))) + 1
+    x = handle.array(-values.astype(np.float32))
+    for value in (first, -first):
+        function, operands, options = NUMBERS[name](handle, x, value)
+        y = function(handle, *operands, **options).numpy()
+        arrays = [operand for operand in operands if isinstance(operand, dnn.DeviceArray)]
+        with function.plan(handle, *operands, **options) as plan:
+            alone = plan(*arrays)
+            alone = alone["y"] if isinstance(alone, dict) else alone
+            np.testing.assert_array_equal(np.signbit(y), np.signbit(alone.numpy()))
+    before = len(handle.plans)
+    assert before >= 2
+    for value in (float("nan"), float("nan")):
+        function, operands, options = NUMBERS[name](handle, x, value)
+        function(handle, *operands, **options)
+    assert len(handle.plans) == before + 1
+
+
 def test_dropout(handle: dnn.Handle) -> None:
     """Each call and each launch advances the dropout states; a graph keeps them alive."""
     state, x = dnn.DropoutState(handle, 3), handle.array(np.ones((1, 1, 40, 50), np.float32))

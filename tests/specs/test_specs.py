@@ -35,6 +35,36 @@ def numpy_strides(shape, layout):
     return memory.transpose([layout.index(letter) for letter in axes]).strides
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: dnn.ActivationSpec("elu", value),
+        lambda value: dnn.RNNSpec("lstm", 2, 3, clip=(-1.0 if math.isnan(value) else value, 1.0)),
+        lambda value: dnn.RNNDataSpec((3, 2, 4), padding_fill=value),
+        lambda value: dnn.convolution_forward.problem(
+            TensorSpec((1, 1, 3, 3)), TensorSpec((1, 1, 1, 1)), alpha=value
+        ),
+        lambda value: _graph_of(value),
+    ],
+)
+def test_zeros_differ_and_nan_equals_nan(make):
+    """In every value that may be a part of a key."""
+    positive, negative = make(0.0), make(-0.0)
+    assert positive != negative
+    assert len({positive, negative, make(0.0), make(-0.0)}) == 2
+    assert make(float("nan")) == make(-float("nan"))
+    assert hash(make(float("nan"))) == hash(make(float("nan")))
+    assert pickle.loads(pickle.dumps(negative)) == negative
+    assert repr(positive) != repr(negative) or isinstance(positive, dnn.Graph)
+
+
+def _graph_of(value):
+    graph = dnn.Graph()
+    x = graph.input("x", (1, 2, 3))
+    graph.output("y", x + graph.scalar("number", value))
+    return graph
+
+
 # ---------------------------------------------------------------- layouts and strides
 
 

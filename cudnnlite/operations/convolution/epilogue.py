@@ -96,7 +96,7 @@ class EpilogueRequest(ConvolutionRequest):
         As in `ConvolutionRequest`.
     """
 
-    __slots__ = ("epilogue",)
+    __slots__ = ("_graph", "epilogue")
 
     def __init__(self, epilogue: Epilogue | str, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -104,6 +104,7 @@ class EpilogueRequest(ConvolutionRequest):
             function = "a function (graph, y) -> tensor"
             epilogue = parse_activation(epilogue, "epilogue", function)
         self.epilogue = epilogue
+        self._graph: Graph | None = None
         self._check_arguments()
 
     def _check_arguments(self) -> None:
@@ -133,7 +134,7 @@ class EpilogueRequest(ConvolutionRequest):
         key = super().key()
         if isinstance(self.epilogue, str):
             return (*key, self.epilogue)
-        return (*key, self.epilogue_graph(self.make_problem()))
+        return (*key, self.epilogue_graph())
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
         """Return a new plan, which the handle keeps for calls of this kind."""
@@ -141,11 +142,10 @@ class EpilogueRequest(ConvolutionRequest):
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan."""
-        problem = self.make_problem()
         return EpiloguePlan(
             self.handle,
-            problem,
-            self.epilogue_graph(problem),
+            self.make_problem(),
+            self.epilogue_graph(),
             self.algorithm,
             self.limit(),
             replay=parse_replay(self.replay),
@@ -154,7 +154,7 @@ class EpilogueRequest(ConvolutionRequest):
     def problem(self) -> Problem:
         """Return the graph as a problem, which the tuner takes."""
         super().problem()  # refuses arguments that say how to compute
-        return GraphProblem(self.epilogue_graph(self.make_problem()))
+        return GraphProblem(self.epilogue_graph())
 
     def heuristic(self) -> NoReturn:
         """Raise ArgumentError: no algorithm of the descriptor call has an epilogue."""
@@ -170,8 +170,17 @@ class EpilogueRequest(ConvolutionRequest):
             "Tuner.tune ranks the engines of the graph, which problem(...).graph is"
         )
 
-    def epilogue_graph(self, problem: Problem) -> Graph:
-        """Return the convolution, the addition of the bias and the epilogue as a graph."""
+    def epilogue_graph(self) -> Graph:
+        """Return the convolution, the addition of the bias and the epilogue as a graph.
+
+        The function may write another graph each time: it is asked once, so that the key of a plan
+        has the graph that the plan computes.
+        """
+        if self._graph is None:
+            self._graph = self._make_graph(self.make_problem())
+        return self._graph
+
+    def _make_graph(self, problem: Problem) -> Graph:
         graph = Graph(problem.conv.compute_type)
         operands = {
             name: add_input(graph, name, problem.specs[name]) for name in problem.operation.reads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
@@ -17,6 +17,7 @@ from cudnnlite.plans.function import OperationFunction
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.frozen import exact_key
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -185,10 +186,10 @@ class GraphRequest(Generic[ResultT]):
         if not operands or not isinstance(operands[0], DeviceArray):
             operands = self._view_operands()  # quicker than the exception below
         try:
-            key = self._key(operands)
+            key = self._key()
         except AttributeError:  # arrays of other libraries, which have no spec yet
             operands = self._view_operands()
-            key = self._key(operands)
+            key = self._key()
         plan = handle.plans.find(key)
         if plan is None:
             plan = kept_plan(handle, key, self._make_plan)
@@ -199,7 +200,7 @@ class GraphRequest(Generic[ResultT]):
         arrays = tuple(results[name] for name in self._results)
         return arrays[0] if len(arrays) == 1 else arrays  # type: ignore[return-value]
 
-    def _key(self, operands: Sequence[Any]) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         """Return a key that is equal for calls of one kind.
 
         It contains the hash of each spec, which is computed once and is quick to compare.  A plan
@@ -209,10 +210,10 @@ class GraphRequest(Generic[ResultT]):
         limit = workspace.limit
         if self._workspace_limit is not None:
             limit = workspace.limit_for(self._workspace_limit)
-        is_left_out = [operand is None for operand in self._operands.values()]
-        hashes = map(_spec_hash, operands)
-        options = self._options.values()
-        key = (self._name, limit, self._math_type, *is_left_out, *options, *hashes)
+        hashes = [
+            None if operand is None else operand.spec._hash for operand in self._operands.values()
+        ]
+        key = (self._name, limit, self._math_type, *exact_key(self._options.values()), *hashes)
         if self._out is not None:
             results = self._outputs().values()
             key += tuple(None if result is None else _spec_hash(result) for result in results)
