@@ -26,6 +26,8 @@ BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
 }
 # Attributes of activations, with the values that they have if they are not set.
 _COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}
+# What another ReLU than max(x, 0) has; `graph_values` computes it.
+_BELOW_RELU = ("relu_lower_clip", "relu_lower_clip_slope")
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.IDENTITY: lambda x, upper, alpha, beta: x,
     PointwiseMode.RELU_FWD: lambda x, upper, alpha, beta: np.clip(x, 0, upper),
@@ -74,7 +76,7 @@ def check_mode(pointwise: BackendObject) -> None:
     if mode not in pointwise_modes.MODES:
         raise unsupported(f"pointwise mode {pointwise.value('mode')}")
     allowed = {"mode", "math_prec", "nan_propagation", "axis", *_COEFFICIENTS}
-    allowed |= {"relu_lower_clip", "relu_lower_clip_slope", "softplus_beta"}
+    allowed |= {*_BELOW_RELU, "softplus_beta"}
     unknown = sorted(pointwise.attributes.keys() - allowed)
     if unknown:
         raise unsupported(f"the emulated device knows nothing of {', '.join(unknown)}")
@@ -117,8 +119,8 @@ def is_classical(operations: Sequence[BackendObject]) -> bool:
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
         b = operation.value("bdesc")
-        is_leaky = bool(pointwise.value("relu_lower_clip_slope", 0.0))
-        if mode not in (*UNARY, *BINARY) or is_leaky:
+        changes_negatives = any(pointwise.value(name, 0.0) for name in _BELOW_RELU)
+        if mode not in (*UNARY, *BINARY) or changes_negatives:
             return False
         if b is None:
             continue

@@ -153,10 +153,20 @@ class GraphFormulas(GraphData):
         return self.pointwise("DIV", x, b, dtype=dtype)
 
     def relu(
-        self, x: GraphTensor, *, negative_slope: float = 0.0, upper: float = math.inf
+        self,
+        x: GraphTensor,
+        *,
+        negative_slope: float = 0.0,
+        lower: float = 0.0,
+        upper: float = math.inf,
     ) -> GraphTensor:
-        """Return max(x, 0), at most `upper`; leaky with a `negative_slope`."""
+        """Return max(x, lower), at most `upper`; leaky with a `negative_slope`.
+
+        Where x is below `lower`, a leaky ReLU is lower + negative_slope * (x - lower).
+        """
         attributes: dict[str, Any] = {}
+        if lower:
+            attributes["relu_lower_clip"] = lower
         if negative_slope:
             attributes["relu_lower_clip_slope"] = negative_slope
         if upper != math.inf:

@@ -40,6 +40,18 @@ EPILOGUES: dict[str, tuple[Any, Any]] = {
         lambda graph, y: graph.relu(y, negative_slope=0.3),
         lambda y: np.where(y > 0, y, 0.3 * y),
     ),
+    "clipped below": (
+        lambda graph, y: graph.relu(y, lower=0.5),
+        lambda y: np.maximum(y, 0.5),
+    ),
+    "clipped below 0": (
+        lambda graph, y: graph.relu(y, lower=-1.0, upper=1.5),
+        lambda y: np.clip(y, -1.0, 1.5),
+    ),
+    "leaky below -1": (
+        lambda graph, y: graph.relu(y, lower=-1.0, negative_slope=0.3),
+        lambda y: np.where(y > -1.0, y, -1.0 + 0.3 * (y + 1.0)),
+    ),
     "nothing": (lambda graph, y: y, lambda y: y),
 }
 
