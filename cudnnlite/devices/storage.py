@@ -16,6 +16,8 @@ from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
+# What NumPy tries before it gives up; slices of one buffer take a few steps.
+_MOST_WORK = 10_000
 
 
 def bytes_spec(nbytes: int) -> TensorSpec:
@@ -54,6 +56,37 @@ def read_values(memory: Array, spec: TensorSpec | FilterSpec) -> Array:
     if tensor.vector == 1:
         return values
     return np.moveaxis(values, -1, 2).reshape(tensor.shape)
+
+
+def share_values(
+    spec: TensorSpec, address: int, other_spec: TensorSpec, other_address: int
+) -> bool:
+    """Return whether tensors at two addresses have a byte of a value in common; gaps do not count.
+
+    The memory is not read.  To decide this may take exponential time; where it would take long, the
+    answer is True.
+    """
+    first = np.asarray(_Values(spec, address))
+    second = np.asarray(_Values(other_spec, other_address))
+    try:
+        return np.shares_memory(first, second, max_work=_MOST_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Values:
+    """The values of a tensor at an address, as NumPy describes them."""
+
+    def __init__(self, spec: TensorSpec, address: int) -> None:
+        shape, strides = memory_axes(spec)
+        itemsize = numpy_dtype(spec.dtype).itemsize
+        self.__array_interface__ = {
+            "shape": shape,
+            "typestr": f"|V{itemsize}",
+            "strides": tuple(stride * itemsize for stride in strides),
+            "data": (address, True),
+            "version": 3,
+        }
 
 
 def split_vectors(values: Array, vector: int) -> Array:

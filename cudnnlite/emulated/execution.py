@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.devices.storage import read_values, share_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated import graph_values
 from cudnnlite.emulated.backend import BackendObject, final_object
@@ -27,6 +27,7 @@ from cudnnlite.emulated.precision import scale_add, to_output
 from cudnnlite.emulated.registry import EmulationState, Work, bad_parameter, check_aligned, emulates
 from cudnnlite.enums import DataType
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.filter import as_tensor
 
 Array = np.ndarray[Any, Any]
 Addresses = Mapping[int, int | None]  # by the unique ids of tensors
@@ -128,13 +129,16 @@ class _GraphTensors:
             for operation in self._problem.pointwise
             if operation.value("bdesc")
         }
-        for uid, view in self._views.items():
+        for uid in self._views:
             is_same_place = addresses[uid] == addresses[output]
             is_same = is_same_place and self.specs[uid] == self.specs[output]
             is_added_in_place = uid in additions and is_same
             if uid == output or is_added_in_place:
                 continue
-            if np.shares_memory(view, self._views[output]):
+            tensors = [
+                (as_tensor(self.specs[number]), addresses[number] or 0) for number in (uid, output)
+            ]
+            if share_values(*tensors[0], *tensors[1]):
                 raise bad_parameter(f"operands {uid} and {output} overlap in memory")
         if self.specs[output].overlaps_itself:
             raise bad_parameter("values of the output overlap each other in memory")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, ResampleMode
-from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.devices.storage import read_values, share_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
@@ -119,8 +119,9 @@ class _Memory:
             if tensor.value("unique_id") in self._views
         ]
         for number in self.output_ids:
-            for other, view in self._views.items():
-                if other != number and np.shares_memory(view, self._views[number]):
+            for other in self._views:
+                tensors = [(self._specs[key], addresses[key] or 0) for key in (number, other)]
+                if other != number and share_values(*tensors[0], *tensors[1]):
                     raise bad_parameter(f"operands {other} and {number} overlap in memory")
 
     def read(self, tensor: BackendObject) -> Array:

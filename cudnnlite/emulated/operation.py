@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.descriptors import DESCRIPTORS
-from cudnnlite.devices.storage import read_values, write_values
+from cudnnlite.devices.storage import read_values, share_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.descriptor_state import descriptor_state
 from cudnnlite.emulated.memory import Bytes
@@ -180,6 +180,13 @@ class Call:
             return False
         return bool(self.specs[name] == self.specs[other])
 
+    def _share_values(self, *names: str) -> bool:
+        """Return whether values of two operands overlap in memory."""
+        (spec, address), (other_spec, other_address) = (
+            (as_tensor(self.specs[name]), self.arguments[name] or 0) for name in names
+        )
+        return share_values(spec, address, other_spec, other_address)
+
     def views(self) -> dict[str, Bytes]:
         """Return the memory of all operands, by name.
 
@@ -189,7 +196,7 @@ class Call:
         views = {name: self.view(name) for name in self.specs}
         for number, output in enumerate(self.operation.writes):
             for name in (*self.operation.reads, *self.operation.writes[:number]):
-                if np.shares_memory(views[name], views[output]):
+                if self._share_values(name, output):
                     self._check_in_place(name, output)
             target = as_tensor(self.specs[output])
             if target.overlaps_itself:

@@ -11,6 +11,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.device import check_recorded_together
 from cudnnlite.devices.exchange import exchanged
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.storage import share_values
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, ArrayTypeError
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT, format_size
@@ -159,9 +160,10 @@ def check_overlap(
     in_place: frozenset[str] = frozenset(),
     **others: DeviceArray,
 ) -> None:
-    """Raise ArgumentError if memory that is written overlaps that of another operand.
+    """Raise ArgumentError if a value that is written overlaps one of another operand in memory.
 
-    It may be that of one of `in_place`, described in the same way, and then of every other operand
+    Values of one may lie in gaps of the other, as those of two slices of a buffer do.  The memory
+    that is written may be that of one of `in_place`, described in the same way, and then of every other operand
     that is the same array.
     """
     start, end = written.ptr, written.ptr + written.nbytes
@@ -171,6 +173,8 @@ def check_overlap(
     for name, array in others.items():
         if array.ptr < end and start < array.ptr + array.nbytes:
             if is_in_place and _is_same(written, array):
+                continue
+            if not share_values(written.spec, written.ptr, array.spec, array.ptr):
                 continue
             hint = f", or that of {name} with the same layout" if name in in_place else ""
             raise ArgumentError(

@@ -120,6 +120,71 @@ def test_the_result_of_op_tensor_may_not_take_the_place_of_b(handle: dnn.Handle)
         dnn.op_tensor(handle, a, b, "add", out=b)
 
 
+FIRST, SECOND = (slice(None), slice(8)), (slice(None), slice(8, 16))
+FILTER = np.random.default_rng(1).standard_normal((8, 8, 1, 1)).astype(np.float32)
+# name: (call of (handle, part that is read, part that is written), NumPy's formula)
+BETWEEN_SLICES: dict[str, tuple[Any, Any]] = {
+    "op_tensor": (
+        lambda handle, x, out: dnn.op_tensor(handle, x, x, "mul", out=out),
+        lambda x: x * x,
+    ),
+    "activation": (
+        lambda handle, x, out: dnn.activation_forward(handle, x, "relu", out=out),
+        lambda x: np.maximum(x, 0),
+    ),
+    "pooling": (
+        lambda handle, x, out: dnn.pooling_forward(handle, x, dnn.PoolingSpec(1), out=out),
+        lambda x: x,
+    ),
+    "softmax": (
+        lambda handle, x, out: dnn.softmax_forward(handle, x, out=out),
+        lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True),
+    ),
+    "transform": (
+        lambda handle, x, out: dnn.transform_tensor(handle, x, out=out, alpha=2),
+        lambda x: 2 * x,
+    ),
+    "convolution": (
+        lambda handle, x, out: dnn.convolution_forward(
+            handle, x, handle.array(FILTER), dnn.ConvolutionSpec(math_type="fma"), out=out
+        ),
+        lambda x: np.einsum("nchw,kc->nkhw", x, FILTER[..., 0, 0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", BETWEEN_SLICES)
+def test_slices_of_one_buffer_do_not_overlap(handle: dnn.Handle, name: str, layout: str) -> None:
+    """Their memory lies in one range of addresses, and no value is shared: a concatenation."""
+    call, formula = BETWEEN_SLICES[name]
+    values = np.random.default_rng(0).standard_normal((3, 20, 6, 4)).astype(np.float32)
+    buffer = upload(handle, dnn.TensorSpec(values.shape, layout=layout), values)
+    expected = values.copy()
+    expected[SECOND] = formula(values[FIRST])
+    for _ in range(2):  # the second call is that of a kept plan
+        call(handle, buffer[FIRST], buffer[SECOND])
+        assert_near(buffer.numpy(), expected, OPERATION_BOUNDS["float32"])
+    with pytest.raises(dnn.ArgumentError, match=r"^out overlaps (x|a)\b"):
+        call(handle, buffer[FIRST], buffer[:, 7:15])
+    assert_near(buffer.numpy(), expected, OPERATION_BOUNDS["float32"])
+
+
+def test_even_and_odd_elements_do_not_overlap(handle: dnn.Handle) -> None:
+    values = np.random.default_rng(0).standard_normal((2, 3, 5, 8)).astype(np.float32)
+    array = handle.array(values)
+    even, odd = array[..., ::2], array[..., 1::2]
+    with dnn.op_tensor.plan(handle, even, odd, "add", out=odd.spec) as plan:
+        with pytest.raises(dnn.ArgumentError, match=r"^out overlaps b\b"):
+            plan(even, odd, out=odd)
+        plan(even, even, out=odd)
+        values[..., 1::2] = 2 * values[..., ::2]
+        np.testing.assert_array_equal(array.numpy(), values)
+        plan(odd, odd, out=even)
+        values[..., ::2] = 2 * values[..., 1::2]
+        np.testing.assert_array_equal(array.numpy(), values)
+
+
 def test_lrn_in_place(handle: dnn.Handle) -> None:
     x = handle.array(random_values(np.random.default_rng(0), (2, 6, 3, 4), "float32"))
     expected = dnn.lrn_forward(handle, x, dnn.LRNSpec()).numpy()
