@@ -11,12 +11,12 @@ table at the end names the method for each operation.
 """
 
 import argparse
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ import cudnnlite as dnn
 
 C_ORDER = {4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {4: "NHWC", 5: "NDHWC"}
+# Nodes whose results differ from run to run, whatever their inputs.
+RANDOM = ("Bernoulli", "Multinomial", "Random")
+# Of operations such as Softmax and Resize, onnx.reference has only what they are since this operator
+# set. So constants of an older model are converted to it.
+REFERENCE_OPSET = 13
 
 
 class UnsupportedNodeError(NotImplementedError):
@@ -76,33 +81,97 @@ class Place:
     until: int
 
 
-def infer_model(model, batch):
+def infer_model(model, batch, shapes):
     """Return a copy of a model (or of the one at a path) with sizes for all axes and shapes."""
     if isinstance(model, onnx.ModelProto):
         proto = onnx.shape_inference.infer_shapes(model)
     else:
         proto = onnx.load(model)
     for info in proto.graph.input:
-        for size in info.type.tensor_type.shape.dim:
-            size.dim_value = size.dim_value or batch
+        set_sizes(info, batch, shapes.get(info.name))
     return onnx.shape_inference.infer_shapes(proto, data_prop=True)
+
+
+def set_sizes(info, batch, shape):
+    """Set the sizes of an input's open axes: those of a shape, or the batch of a single one."""
+    dims = info.type.tensor_type.shape.dim
+    sizes = [max(dim.dim_value, 0) for dim in dims]  # Some exporters write -1 for an open axis.
+    text = ", ".join(
+        str(size or dim.dim_param or "?") for size, dim in zip(sizes, dims, strict=True)
+    )
+    if shape is None and sizes.count(0) > 1:
+        raise ValueError(f"the input {info.name!r} ({text}) has several open axes; give its shape")
+    shape = shape or [size or batch for size in sizes]
+    if len(shape) != len(sizes) or any(map(lambda size, new: size not in (0, new), sizes, shape)):
+        raise ValueError(f"the input {info.name!r} ({text}) cannot have the shape {tuple(shape)}")
+    for dim, size in zip(dims, shape, strict=True):
+        dim.dim_value = size
 
 
 def shapes_of(graph):
     """Return the shapes of a graph's values by name."""
     shapes = {}
     for info in (*graph.input, *graph.value_info, *graph.output):
-        dims = info.type.tensor_type.shape.dim
-        shapes[info.name] = tuple(size.dim_value for size in dims)
+        if info.type.tensor_type.HasField("shape"):
+            dims = info.type.tensor_type.shape.dim
+            shapes[info.name] = tuple(size.dim_value for size in dims)
     return shapes
+
+
+def operation_of(node):
+    """Return the name of a node's operation, after its domain if that is not ONNX's own."""
+    return f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").removeprefix(".")
+
+
+def names_read(node):
+    """Return the names of the values that a node, or a graph in its attributes, reads."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        graphs = [*attribute.graphs, attribute.g]
+        for graph in graphs:
+            inner = {info.name for info in (*graph.input, *graph.initializer)}
+            for inner_node in graph.node:
+                names |= names_read(inner_node) - inner
+                inner |= set(inner_node.output)
+    return names
+
+
+def evaluate(nodes, values, opset):
+    """Return the results of nodes by name, computed from values by name."""
+    names = set().union(*map(names_read, nodes)) & set(values)
+    inputs = []
+    for name in names:
+        array = values[name]
+        element_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        inputs.append(onnx.helper.make_tensor_value_info(name, element_type, array.shape))
+    results = [name for node in nodes for name in node.output if name]
+    outputs = [onnx.ValueInfoProto(name=name) for name in results]
+    graph = onnx.helper.make_graph(nodes, "constants", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets)
+    try:
+        if opset < REFERENCE_OPSET:
+            proto = onnx.version_converter.convert_version(proto, REFERENCE_OPSET)
+        arrays = ReferenceEvaluator(proto).run(None, {name: values[name] for name in names})
+    except Exception as error:  # onnx's own errors have no common base.
+        raise UnsupportedNodeError(f"the constants cannot be computed: {error}") from error
+    return dict(zip(results, arrays, strict=True))
+
+
+def counted(operations):
+    """Return a text with each operation once, and the number of its nodes."""
+    return ", ".join(
+        f"{operation} ({count} node{'s' if count > 1 else ''})"
+        for operation, count in Counter(operations).items()
+    )
 
 
 class Network(ExitStack):
     """A model (a path or a ModelProto) on a handle, for one shape of its inputs.
 
-    `run()` enqueues all calls, and can be captured.  `batch` is the size of the axes that the model
-    leaves open.  Images with fewer than `channels` channels get channels of zeros: four channels
-    are faster than three.
+    `run()` enqueues all calls, and can be captured.  `batch` is the size of an axis that the model
+    leaves open; an input with several open axes needs its shape, `shapes[name]`.  Images with fewer
+    than `channels` channels get channels of zeros: four channels are faster than three.
     """
 
     def __init__(
@@ -111,6 +180,7 @@ class Network(ExitStack):
         model,
         *,
         batch=1,
+        shapes=MappingProxyType({}),
         dtype="float32",
         layout="NCHW",
         math_type="default",
@@ -124,16 +194,32 @@ class Network(ExitStack):
         self.steps, self.places = [], []
         self.wholes = {}  # the results of Concat nodes, by the name of the node
         self.now = 0  # the index of the node that is being added
-        proto = infer_model(model, batch)
+        proto = infer_model(model, batch, shapes)
         graph = proto.graph
         domains = ("", "ai.onnx")
         (self.opset,) = (item.version for item in proto.opset_import if item.domain in domains)
-        self.shapes = shapes_of(graph)
-        self.values = {"": None}
-        for tensor in graph.initializer:
-            self.values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        self.values = {
+            tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+        }
+        while results := self._compute_constants(graph):
+            # The shapes of further values may depend on them.
+            tensors = {name: np.asarray(value) for name, value in results.items()}
+            graph.initializer.extend(map(onnx.numpy_helper.from_array, tensors.values(), tensors))
+            self.values |= tensors
+            proto = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+            graph = proto.graph
+        nodes = graph.node
         self.attributes = {}  # by the name of the node
-        nodes = self._compute_constants(graph)
+        for node in nodes:
+            # Names of nodes may be missing, or occur twice. Those of outputs may not.
+            node.name = next(filter(None, node.output))
+            self.attributes[node.name] = {
+                attribute.name: onnx.helper.get_attribute_value(attribute)
+                for attribute in node.attribute
+            }
+        constant_shapes = {name: value.shape for name, value in self.values.items()}
+        self.shapes = shapes_of(graph) | constant_shapes
+        self.values[""] = None  # an input that is left out
         self._read_problems(proto, nodes)
         results = [info.name for info in graph.output]
         self._find_readers(nodes, results)
@@ -144,30 +230,34 @@ class Network(ExitStack):
             if info.name not in constants
         }
         self.values |= self.inputs
-        for self.now, node in enumerate(nodes):
+        for node in nodes:
             self._check(node, constants)
+        for self.now, node in enumerate(nodes):
             self._add(node)
         self.outputs = {name: self.shaped(self.values[name], self.shapes[name]) for name in results}
 
     def _compute_constants(self, graph):
-        """Compute the nodes whose inputs are constant, and return the other nodes."""
-        nodes = []
+        """Remove the nodes whose inputs are constant from a graph, and return their results."""
+        constant_nodes, nodes = [], []
+        known = {"", *self.values}
+        shapes = shapes_of(graph)
+        images = {}
         for node in graph.node:
-            # Names of nodes may be missing, or occur twice. Those of outputs may not.
-            node.name = next(filter(None, node.output))
-            self.attributes[node.name] = {
-                attribute.name: onnx.helper.get_attribute_value(attribute)
-                for attribute in node.attribute
-            }
-            unknown = [name for name in node.input if name not in self.values]
-            if unknown and node.op_type != "Shape":
+            operation = operation_of(node)
+            unknown = names_read(node) - known
+            if operation == "Shape" and all(shapes.get(node.input[0], [0])):
+                # It needs only the shape of its input.
+                images |= {name: np.broadcast_to(np.float32(0), shapes[name]) for name in unknown}
+            elif unknown or "." in operation or operation.startswith(RANDOM):
                 nodes.append(node)
                 continue
-            # Shape needs only the shape of its input.
-            zeros = {name: np.broadcast_to(0, self.shapes.get(name, ())) for name in unknown}
-            results = ReferenceEvaluator(node).run(None, self.values | zeros)
-            self.values.update(zip(node.output, results, strict=True))
-        return nodes
+            node.domain = ""
+            constant_nodes.append(node)
+            known.update(node.output)
+        results = evaluate(constant_nodes, self.values | images, self.opset)
+        del graph.node[:]
+        graph.node.extend(nodes)
+        return results
 
     def _read_problems(self, proto, nodes):
         """Read the convolutions and recurrent layers; refuse nodes that this program lacks."""
@@ -175,12 +265,11 @@ class Network(ExitStack):
         self.problems = {}
         for item in problems:
             self.problems |= dict.fromkeys(item.names, item.problem)
-        missing = [
-            f"{node.op_type} {node.name!r}" for node in nodes if node.op_type not in OPERATIONS
-        ]
-        missing = missing or [str(node) for node in problems.skipped]
+        operations = map(operation_of, nodes)
+        missing = counted(operation for operation in operations if operation not in OPERATIONS)
+        missing = missing or ", ".join(map(str, problems.skipped))
         if missing:
-            raise UnsupportedNodeError(f"this program has not: {', '.join(missing)}")
+            raise UnsupportedNodeError(f"this program has not: {missing}")
 
     def _find_readers(self, nodes, results):
         """Find the only reader of each value, and the index of its last reader."""
@@ -211,7 +300,10 @@ class Network(ExitStack):
         """Add the calls of a node."""
         inputs = [self.values.get(name) for name in node.input]
         operation = OPERATIONS[node.op_type]
-        outputs = operation(self, node, *inputs, **self.attributes[node.name])
+        try:
+            outputs = operation(self, node, *inputs, **self.attributes[node.name])
+        except (dnn.ArgumentError, dnn.NotSupportedError) as error:
+            raise UnsupportedNodeError(f"{node.op_type} {node.name!r}: {error}") from error
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
         for name, array in zip(node.output, outputs, strict=False):
@@ -484,29 +576,27 @@ class Network(ExitStack):
         auto_pad=b"",
         count_include_pad=0,
         dilations=(1,),
+        ceil_mode=0,
         **_,
     ):
         taps = kernel_shape or x.shape[2:]
         rank = len(taps)
-        if pads:
-            pads = pads[:rank]
-        elif auto_pad.startswith(b"SAME"):
-            pads = []
-            sizes, out_sizes = x.shape[2:], self.shapes[node.name][2:]
-            steps = strides or [1] * rank
-            for size, out_size, tap, step in zip(sizes, out_sizes, taps, steps, strict=True):
-                lacking = max(0, (out_size - 1) * step + tap - size)
-                pads.append((lacking + auto_pad.endswith(b"LOWER")) // 2)
-        else:
-            pads = [0] * rank
+        padding = list(zip(pads[:rank], pads[rank:], strict=True)) if pads else 0
+        if auto_pad == b"SAME_UPPER":
+            padding = "same"
+        elif auto_pad == b"SAME_LOWER":
+            upper = dnn.PoolingSpec(taps, padding="same", stride=strides or 1).for_shapes(x.shape)
+            padding = [ends[::-1] for ends in upper.pads(rank)]
         mode = "average_count_exclude_padding"
         if "Max" in node.op_type:
             mode = "max"
         elif count_include_pad:
             mode = "average_count_include_padding"
-        pooling = dnn.PoolingSpec(taps, padding=pads, stride=strides or 1, mode=mode)
+        pooling = dnn.PoolingSpec(
+            taps, padding=padding, stride=strides or 1, mode=mode, ceil_mode=bool(ceil_mode)
+        )
         has_shape = pooling.output_spec(x.spec).shape == self.shapes[node.name]
-        require(node, has_shape, "unequal padding, or ceil_mode")
+        require(node, has_shape, f"its shape {self.shapes[node.name]} is not that of {pooling}")
         is_plain = set(dilations) == {1} and len(node.output) == 1
         require(node, is_plain, "dilations, or indices")
         return self.call(node, dnn.pooling_forward, [x], pooling, y=self.room(node.name))
@@ -644,7 +734,7 @@ METHODS = {
     Network.softmax: "Softmax LogSoftmax",
     # These are the normalisations that are not folded. A matrix has images of one pixel.
     Network.batch_normalization: "BatchNormalization",
-    # cuDNN pads both sides alike, which must give the same number of windows.
+    # A graph computes those with padding that is not the same on both sides of an axis.
     Network.pool: "MaxPool AveragePool GlobalMaxPool GlobalAveragePool",
     Network.reduce: "ReduceMean ReduceSum ReduceMax ReduceMin",
     Network.binary: "Add Sub Mul Min Max",
@@ -659,19 +749,31 @@ OPERATIONS = {kind: method for method, kinds in METHODS.items() for kind in kind
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="an ONNX file")
-    parser.add_argument("--batch", type=int, default=1, help="the size of axes left open")
+    parser.add_argument("--batch", type=int, default=1, help="the size of an axis left open")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="NAME=1x3x224x224",
+        help="the shape of an input with several axes left open; once for each",
+    )
     parser.add_argument("--dtype", default="float32", choices=("float32", "float16", "float64"))
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument(
         "--problems", metavar="FILE", help="save what cudnnlite autotune --problems FILE tunes"
     )
     options = parser.parse_args()
+    shapes = {}
+    for text in options.shape:
+        name, _, sizes = text.rpartition("=")
+        shapes[name] = tuple(map(int, sizes.split("x")))
     with (
         dnn.Handle() as handle,
         Network(
             handle,
             options.model,
             batch=options.batch,
+            shapes=shapes,
             dtype=options.dtype,
             layout=options.layout,
         ) as network,

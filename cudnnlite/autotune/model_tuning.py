@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace, time_unit
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
-from cudnnlite.problems.problem_list import SkippedNode, summary
+from cudnnlite.problems.problem_list import SkippedNode, skipped_lines, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, millijoules
@@ -143,7 +143,7 @@ class ModelTuning:
         if self.tunings:
             lines += aligned(rows, ("count", *times, "mJ", "workspace"), empty=("",))
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
-        lines += [f"skipped: {node}" for node in self.skipped]
+        lines += skipped_lines(self.skipped)
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 

@@ -39,7 +39,7 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.problem_list import ProblemList
+from cudnnlite.problems.problem_list import ProblemList, skipped_lines
 from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
 
@@ -182,8 +182,8 @@ def _tune(
     """Tune problems; return the tuning, and whether all results that should be saved are."""
     for note in problems.notes:
         tell(printable(f"note: {note}"))
-    for node in problems.skipped:
-        tell(printable(f"skipped: {node}"))
+    for line in skipped_lines(problems.skipped):
+        tell(printable(line))
     if not problems:
         raise failure("there is nothing to tune: no convolution and no recurrent layer was found")
     if flags.save_problems is not None:

@@ -25,7 +25,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.operations.candidates import subject_of, why_not_asked
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.problems.problem_list import skipped_lines, summary
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, printable
 
@@ -168,8 +168,8 @@ def _items(flags: SimpleNamespace) -> list[_Item]:
     union = join_lists(lists)
     for note in union.notes:
         tell(printable(f"note: {note}"))
-    for node in union.skipped:
-        tell(printable(f"skipped: {node}"))
+    for line in skipped_lines(union.skipped):
+        tell(printable(line))
     items = []
     for entry in union:
         title = summary(entry.problem)

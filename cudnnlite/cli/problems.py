@@ -161,9 +161,13 @@ def _model(path: Path, flags: SimpleNamespace, batch: int | None) -> ProblemList
         )
     except OnnxOptionError as error:
         raise misuse(f"--onnx {path}: {error}") from error
-    open_axes = {axis for node in problems.skipped for axis in node.open_axes} - {"?"}
+    open_axes = [node.open_axes for node in problems.skipped if node.open_axes]
     if open_axes and not problems:
-        axes = ", ".join(sorted(open_axes))
+        # Axes without a name are "?", each another size. Those behind the first node may follow
+        # from the first one's.
+        first, *others = open_axes
+        names = {axis for axes in others for axis in axes} - {"?", *first}
+        axes = ", ".join(sorted([*first, *names]))
         raise misuse(
             f"--onnx {path}: the size of {axes} is open; --batch tells the batch, --shape an input"
         )

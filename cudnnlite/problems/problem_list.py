@@ -263,13 +263,25 @@ class ProblemList(Sequence[ListedProblem]):
         lines = [f"{counted(len(self), 'problem')}, {self.total} in all"]
         if rows:
             lines += aligned([heading, *rows], heading[:2])
-        lines += [f"skipped: {node}" for node in self.skipped]
+        lines += skipped_lines(self.skipped)
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
         return f"<ProblemList of {counted(len(self), 'problem')}, {self.total} in all{skipped}>"
+
+
+def skipped_lines(nodes: Sequence[SkippedNode]) -> list[str]:
+    """Return a line for each operation and reason, with the nodes that are skipped for it."""
+    names: dict[tuple[str, str], tuple[str, ...]] = {}
+    for node in nodes:
+        key = (node.what, node.why)
+        names[key] = (*names.get(key, ()), node.name)
+    return [
+        f"skipped: {_where(nodes_of_key)} ({what}): {why}"
+        for (what, why), nodes_of_key in names.items()
+    ]
 
 
 def summary(problem: Problem) -> str:

@@ -176,6 +176,13 @@ def test_axes_without_names_are_shown_without():
     ]
 
 
+def test_axes_named_by_a_question_mark_are_several_sizes():
+    onnx_model = model([conv()], {"x": ("?", 6, "?", "?")}, [absent("w", FILTER)])
+    assert "is not known: (7, 6, ?, ?)" in why(problems_from_onnx(onnx_model, batch=7))
+    problems = problems_from_onnx(onnx_model, batch=7, shapes={"x": (7, 6, 12, 9)})
+    assert only(problems).x.shape == (7, 6, 12, 9)
+
+
 def test_weights_that_are_inputs_too_are_no_inputs():
     """As up to version 3 of the format, where every initializer was listed among the inputs."""
     given_model = model([conv()], {"x": (6, 6, "N", "N"), "w": FILTER}, [absent("w", FILTER)])

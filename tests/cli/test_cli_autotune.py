@@ -397,6 +397,9 @@ def test_a_model_and_a_list_together(tuner, save_model):
     without = autotune("--onnx", "model.onnx")
     assert without.exit_code == 2
     assert "the size of batch, height is open; --batch tells" in " ".join(without.stderr.split())
+    save_model(None)
+    without = autotune("--onnx", "model.onnx")
+    assert "the size of ?, batch is open; --batch tells" in " ".join(without.stderr.split())
     for wrong, why in (
         ("y=1x2", "has no such input; its inputs: x "),
         ("x=5x7x12x9", "of fixed size on axis 1"),

@@ -398,6 +398,13 @@ def test_it_prints_as_a_table():
         "skipped: up (ConvTranspose): for a reason",
         "note: lstm: all are taken to be 5",
     ]
+    more = [SkippedNode(f"up{i}", "ConvTranspose", "for a reason") for i in range(2, 29)]
+    problems.skipped += [*more, SkippedNode("down", "ConvTranspose", "for another")]
+    assert str(problems).splitlines()[6:8] == [
+        "skipped: up, up2 and 26 more (ConvTranspose): for a reason",
+        "skipped: down (ConvTranspose): for another",
+    ]
+    del problems.skipped[1:]
     assert str(ProblemList([convolution()])).startswith("1 problem, 1 in all\n")
     assert repr(problems) == "<ProblemList of 4 problems, 47 in all, 1 skipped>"
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite.arguments import integer, sequence, shown
 from cudnnlite.autotune.onnx.protobuf import (
+    NO_NAME,
     UNNAMED_AXIS,
     format_shape,
     messages_within,
@@ -66,7 +67,9 @@ def _name_axes(onnx: Any, inputs: Mapping[str, Any]) -> list[_Axis]:
     ]
     for number, (_, dim) in enumerate(axes):
         if dim.dim_value <= 0:
-            dim.dim_param = dim.dim_param or f"{UNNAMED_AXIS}{number}_of_inputs"
+            has_name = dim.dim_param not in ("", NO_NAME)
+            if not has_name:
+                dim.dim_param = f"{UNNAMED_AXIS}{number}_of_inputs"
     return axes
 
 

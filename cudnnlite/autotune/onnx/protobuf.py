@@ -9,6 +9,8 @@ from cudnnlite.errors import ArgumentError
 
 # The prefix of the names that shape inference and `set_input_sizes` invent for axes without one.
 UNNAMED_AXIS = "unk__"
+# What some exporters write as the name of every axis without one.
+NO_NAME = "?"
 
 
 def messages_within(holder: Any, kind: type) -> list[Any]:
