@@ -53,8 +53,6 @@ LAYERS = (
     ("problems",),
     # Graphs have descriptors and no device; the emulated device reads them too.
     ("graph",),
-    # Lists of problems have graphs, too.
-    ("problems.problem_list", "problems.recording"),
     (
         "devices.__init__",
         "devices.device",
@@ -79,6 +77,8 @@ LAYERS = (
     ("plans",),
     ("absent",),
     ("operations",),
+    # A list that is read from a file has the graphs that a user can plan.
+    ("problems.problem_list", "problems.recording"),
     ("autotune",),
     ("tracing",),
     ("raw", "__init__"),

@@ -20,7 +20,7 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.problem import any_problem_from_plain
+from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.roofline import Peaks

@@ -29,7 +29,8 @@ from cudnnlite.cli.tunings import join_lists
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError, CudnnliteError
-from cudnnlite.graph.problem import GraphProblem, any_problem_from_plain
+from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems import convolution, convolution_backward, rnn
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
-from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
 
@@ -123,10 +122,3 @@ class GraphProblem(Problem):
         inputs = ", ".join(map(str, self.graph.inputs.values()))
         outputs = ", ".join(map(str, self.graph.outputs.values()))
         return f"graph of {kinds}: {inputs} to {outputs}"
-
-
-def any_problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `to_plain` wrote, a graph's too; ArgumentError if it is none."""
-    if isinstance(plain, Mapping) and plain.get("kind") == KIND:
-        return GraphProblem(GraphData.from_plain(plain.get("graph", {})))
-    return problem_from_plain(plain)

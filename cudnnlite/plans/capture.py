@@ -169,7 +169,8 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        with recorded(handle) as recorder, call_watch.watching(graph):
+        # Calls have to report themselves, so that `keep_for_graph` runs.
+        with recorded(handle) as recorder, call_watch.watching(lambda problem: None):
             handle.graph = graph
             try:
                 yield graph

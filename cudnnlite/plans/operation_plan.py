@@ -25,7 +25,7 @@ from cudnnlite.plans.operands import (
     wait_for_streams,
 )
 from cudnnlite.plans.plan import Plan
-from cudnnlite.problems import call_watch, recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
 from cudnnlite.problems.problem import Problem, check_shape
 from cudnnlite.specs import TensorSpec
@@ -411,7 +411,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _record(self) -> None:
         """Count the problem in the lists that record."""
-        recording.record(self.problem)
+        call_watch.record(self.problem)
 
     def _note_last(
         self, arrays: Sequence[Any], traits: list[Any] | None, scratch: int, stream: object

@@ -17,7 +17,7 @@ from cudnnlite.arguments import (
     shown,
 )
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.problem import any_problem_from_plain
+from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.texts import aligned, counted
 

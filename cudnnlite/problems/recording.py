@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
-
-_paused = ContextVar("cudnnlite.problems.recording.paused", default=False)
 
 
 @contextmanager
@@ -42,25 +38,5 @@ def record_problems() -> Iterator[ProblemList]:
     2 (1, 4, 6, 6)
     """
     problems = ProblemList()
-    with call_watch.watching(problems):
+    with call_watch.watching(problems.add):
         yield problems
-
-
-def record(problem: Problem) -> None:
-    """Count a problem in every list that records, unless recording is paused in this thread."""
-    if _paused.get():
-        return
-    with call_watch.lock:
-        for watcher in call_watch.watchers:
-            if isinstance(watcher, ProblemList):
-                watcher.add(problem)
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Do not record this thread's calls, for instance those of a search, until the block ends."""
-    before = _paused.set(True)
-    try:
-        yield
-    finally:
-        _paused.reset(before)

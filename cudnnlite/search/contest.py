@@ -14,7 +14,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
 from cudnnlite.search.energy import (
     MOST_CANDIDATES,
@@ -392,7 +392,7 @@ def own_stream(handle: Handle) -> Iterator[Any]:
     stream = handle.device.create_stream()
     handle.stream, handle.workspace.limit = stream, None
     try:
-        with recording.paused():
+        with call_watch.paused():
             yield stream
     finally:
         try:

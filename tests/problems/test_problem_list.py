@@ -206,6 +206,10 @@ def test_graphs_come_back_from_a_file(tmp_path):
     loaded = ProblemList.load(file)
     assert [(item.problem, item.count) for item in loaded] == [(graph_problem(), 2), (KINDS[0], 1)]
     assert str(loaded) == str(problems)
+    graph = loaded[0].problem.graph
+    assert isinstance(graph, dnn.Graph)
+    with dnn.Handle(device="emulated") as handle, graph.plan(handle) as plan:
+        assert plan.problem == graph_problem()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from problems.test_problems import CONVOLUTION
 
 import cudnnlite as dnn
 from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
-from cudnnlite.problems import recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.recording import record_problems
 from cudnnlite.search.contest import Contest, own_stream, ranked
@@ -473,7 +473,7 @@ def test_what_a_search_calls_is_not_recorded(own_handle):
     with record_problems() as problems:
         assert isinstance(problems, ProblemList)
         with own_stream(own_handle):
-            recording.record(CONVOLUTION)
+            call_watch.record(CONVOLUTION)
         assert len(problems) == 0
-        recording.record(CONVOLUTION)
+        call_watch.record(CONVOLUTION)
     assert problems.total == 1

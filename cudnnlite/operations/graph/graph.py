@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -15,12 +15,14 @@ from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
-from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
+from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult
 from cudnnlite.search.database import find_choice
 from cudnnlite.warn import log
@@ -157,6 +159,13 @@ class Graph(LayerFormulas):
         subject = Subject(self, MathType.DEFAULT, repr(self))
         (answer,) = ask_about([subject], properties, every=every, cudnn=cudnn, timeout=timeout)
         return answer
+
+
+def any_problem_from_plain(plain: Any) -> Problem:
+    """Return the problem that `to_plain` wrote, a graph's too; ArgumentError if it is none."""
+    if isinstance(plain, Mapping) and plain.get("kind") == KIND:
+        return GraphProblem(Graph.from_plain(plain.get("graph", {})))
+    return problem_from_plain(plain)
 
 
 def plan_graph(

@@ -45,7 +45,7 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import check_workspace, on_device, operand_spec
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs, check_spec
-from cudnnlite.problems import call_watch, recording
+from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
@@ -223,7 +223,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         assert data is not None
         if call_watch.active:
             recorded_data = data.replace(padding_fill=self.key.padding_fill)
-            recording.record(forward_problem(self.spec, recorded_data, self.key.training))
+            call_watch.record(forward_problem(self.spec, recorded_data, self.key.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))
