@@ -24,7 +24,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
-from cudnnlite.specs.layout import layout_of_rank, plain_layout
 from cudnnlite.specs.steps import NAMED_PADDING, SAME
 
 REPEATABLE = (
@@ -138,8 +137,8 @@ def _convolution(flags: SimpleNamespace) -> Problem:
         options[name] = SAME if is_same else _steps(f"--{name}", text)
     options = {name: value for name, value in options.items() if value is not None}
     with report_misuse(f"--input {x_text} --filter {w_text}: "):
-        x = TensorSpec(x_shape, dtype, _of_rank(flags.layout, len(x_shape)))
-        w = FilterSpec(w_shape, dtype, _of_rank(flags.layout, len(w_shape)))
+        x = TensorSpec(x_shape, dtype, flags.layout)
+        w = FilterSpec(w_shape, dtype, flags.layout)
         conv = ConvolutionSpec(**options)
         forward = convolution_forward.problem(x, w, conv)
         if flags.operation == "backward_data":
@@ -282,11 +281,3 @@ def number(kind: Any, text: str, where: str, form: str = "") -> Any:
             return kind(text)
     description = "an integer" if kind is int else "a number"
     raise misuse(f"{where}: {text!r} is not {description}{form}")
-
-
-def _of_rank(layout: str | None, rank: int) -> str | None:
-    """Return the name of NCHW or NHWC at a rank; other names in capitals."""
-    if not layout:
-        return layout
-    name_at_rank = layout_of_rank(plain_layout(layout).upper(), rank)
-    return name_at_rank or layout.upper()

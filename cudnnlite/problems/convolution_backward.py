@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from cudnnlite._raw.types import (
     cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -42,10 +44,22 @@ def _filter_spec(
 ) -> FilterSpec:
     """Return the spec of dw: the one that was passed, or the only possible one with stride 1."""
     _check_ranks(x, dy)
-    if dw is None:
-        dw = _only_filter_spec(x, dy, conv)
-    _check_result(conv, x.shape, dw.shape, dy)
-    return dw
+    try:
+        w = _only_filter_spec(x, dy, conv) if dw is None else dw
+        _check_result(conv, x.shape, w.shape, dy)
+    except ArgumentError as error:
+        if _is_result(conv, dy, dw, x):
+            raise ArgumentError(f"{error}; x and dy are probably swapped: x comes first") from error
+        raise
+    return w
+
+
+def _is_result(conv: ConvolutionSpec, x: TensorSpec, dw: FilterSpec | None, dy: TensorSpec) -> bool:
+    """Return whether dy can be a result of x, with the shape of dw if that was passed."""
+    with suppress(ArgumentError):
+        w = _only_filter_spec(x, dy, conv) if dw is None else dw
+        return conv.output_shape(x.shape, w.shape) == dy.shape
+    return False
 
 
 def _only_filter_spec(x: TensorSpec, dy: TensorSpec, conv: ConvolutionSpec) -> FilterSpec:

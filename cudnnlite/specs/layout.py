@@ -32,19 +32,16 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
     """Return the name of a layout at a rank, or raise ArgumentError if the rank does not have it.
 
     `layout` is a name, here or in C, a member of an enum such as `TensorFormat`, or None for
-    channels first.  A name in C goes with every rank: 'CUDNN_TENSOR_NHWC' is 'NDHWC' at rank 5.
+    channels first.  NCHW and NHWC go with every rank: 'NHWC' is 'NDHWC' at rank 5.
     """
     allowed = [names[rank] for names in (CHANNELS_FIRST, CHANNELS_LAST) if rank in names]
     if rank == 4:
         allowed.append(VECT_C)
     if layout is None:
         return CHANNELS_FIRST.get(rank, PACKED)
-    if isinstance(layout, str):
-        name = layout.upper()
-        if name.startswith("CUDNN_"):
-            name = layout_of_rank(plain_layout(name), rank) or plain_layout(name)
-    else:
-        name = str(getattr(layout, "name", "")).upper()
+    name = layout if isinstance(layout, str) else str(getattr(layout, "name", ""))
+    name = plain_layout(name).upper()
+    name = layout_of_rank(name, rank) or name
     if name in allowed:
         return name
     if not allowed and name == PACKED.upper():

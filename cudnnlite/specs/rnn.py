@@ -62,8 +62,8 @@ class RNNSpec(FrozenSpec):
         before it is put out and fed back.
     bias : RNNBiasMode, str or bool
         "double" (one beside the input's matrix, one beside the recurrent one; the default, and what
-        PyTorch has), "single_input", "single_recurrent", or "none".  True and False mean "double"
-        and "none".
+        PyTorch has), "single_input", "single_recurrent", or "none", which is `RNNBiasMode.NO`, from
+        CUDNN_RNN_NO_BIAS.  True and False mean "double" and "none".
     input_mode : RNNInputMode or str
         "linear", or "skip": the first layer's input is not multiplied; `input_size` is then
         `hidden_size`.

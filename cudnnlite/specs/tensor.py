@@ -22,6 +22,7 @@ from cudnnlite.specs.layout import (
     PACKED,
     RNN_LAYOUTS,
     VECT_C,
+    layout_of_rank,
     packed_strides,
     pad_to_rank_4,
     parse_layout,
@@ -42,8 +43,8 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
     dtype : DataType or str or numpy dtype
         The data type, such as "float32", "float16", "bfloat16", "int8", "int8x32".
     layout : str, optional
-        "NCHW" or "NHWC" ("NCW", "NWC", "NCDHW", "NDHWC" for other ranks), or "NCHW_VECT_C" with a
-        vector dtype. "sequence_major", "batch_major" and "states" are what recurrent networks call
+        "NCHW" or "NHWC", at other ranks too ("NCW", "NWC", "NCDHW", "NDHWC"), or "NCHW_VECT_C" with
+        a vector dtype. "sequence_major", "batch_major" and "states" are what recurrent networks call
         NCW.  Channels first if not given.
     strides : iterable of int, optional
         The strides in elements, instead of a layout; they may leave gaps.
@@ -178,6 +179,7 @@ class TensorSpec(FrozenSpec, c_functions="cudnnSetTensorNdDescriptor cudnnSetTen
             return False
         if self.vector > 1 or layout == VECT_C:
             return self.vector > 1 and layout == VECT_C
+        layout = layout_of_rank(layout, self.rank) or layout
         is_name_of_images = layout in (
             CHANNELS_FIRST.get(self.rank, PACKED),
             CHANNELS_LAST.get(self.rank),

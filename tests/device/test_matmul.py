@@ -423,6 +423,18 @@ REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: dnn.matmul_backward_a.graph(spec(4, 8), spec(6, 8), a=(4, 7)),
         r"a=\(4, 7\); needed",
     ),
+    "swapped, by the shape of b": (
+        lambda: dnn.matmul_backward_b.graph(spec(6, 4, 8), spec(6, 4, 5), b=(8, 5)),
+        r"b=\(8, 5\); needed .* dy and a are probably swapped: dy comes first",
+    ),
+    "swapped, by the shape of a": (
+        lambda: dnn.matmul_backward_a.graph(spec(3, 8), spec(5, 8), a=(5, 3)),
+        r"a=\(5, 3\); needed .* dy and b are probably swapped: dy comes first",
+    ),
+    "swapped, by the batch": (
+        lambda: dnn.matmul_backward_b.graph(spec(4, 8), spec(6, 4, 5)),
+        r"a has shape .* dy and a are probably swapped: dy comes first",
+    ),
     "batch of b": (
         lambda: dnn.matmul_backward_b.graph(spec(6, 4, 8), spec(6, 4, 5), b=(2, 5, 8)),
         r"b=\(2, 5, 8\); needed",

@@ -6,6 +6,7 @@ The programs print what others compute, and lines and functions are those that t
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from pathlib import Path
 
@@ -252,6 +253,27 @@ def test_c_functions_of_the_cupy_page_exist():
     assert names  # the others have wrappers
     for name in names:
         assert name in FUNCTIONS or hasattr(types, name), name
+
+
+def test_calls_in_tables_have_the_arguments_that_a_function_takes():
+    """Code within a line does not run: its arguments are bound to the signature alone."""
+    count = 0
+    for path in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for code in re.findall(r"`(dnn\.[^`\n]+)`", text):
+            try:
+                calls = [call for call in ast.walk(ast.parse(code)) if isinstance(call, ast.Call)]
+            except SyntaxError:  # an excerpt
+                continue
+            for call in calls:
+                function = getattr(dnn, ast.unparse(call.func).removeprefix("dnn."), None)
+                is_cut = any(ast.unparse(argument) == "..." for argument in call.args)
+                if function is None or is_cut:
+                    continue
+                keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+                inspect.signature(function).bind_partial(*call.args, **keywords)
+                count += 1
+    assert count > 100
 
 
 @pytest.mark.parametrize("page", [FROM_C, FROM_CUPY], ids=str)

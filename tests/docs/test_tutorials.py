@@ -48,6 +48,16 @@ def test_programs_bring_the_programs_that_they_import():
     assert "LICENSE" in {file.name for file in TUTORIALS.files_of("13_a_transformer_block")}
 
 
+def test_the_page_names_the_devices_of_the_stored_outputs():
+    devices = set()
+    for name in NAMES:
+        notebook = (EXAMPLES / f"{name}.ipynb").read_text()
+        (device,) = re.findall(r'"(?:running on|device:) <(\w+:\d+ NVIDIA \w+|emulated)', notebook)
+        devices.add(device.rpartition(" ")[2])
+    sentence = re.search(r"outputs below the code are of an NVIDIA (.*?);", PAGE)[1]
+    assert set(sentence.split(" or ")) == devices
+
+
 def test_most_notebooks_have_a_picture():
     pictures = {name: TUTORIALS.picture_of(name) for name in NAMES}
     kinds = {kind for picture in pictures.values() if picture for kind in picture[:1]}

@@ -554,3 +554,14 @@ def test_what_has_no_plain_form():
         "a",
     ]
     assert issubclass(ArgumentError, CudnnliteError)
+
+
+@pytest.mark.parametrize("w", [None, (4, 3, 3, 2)])
+def test_a_filter_gradient_of_swapped_operands_says_so(w):
+    x, dy = TensorSpec((2, 3, 8, 9)), TensorSpec((2, 4, 6, 8))
+    dw = None if w is None else FilterSpec(w)
+    assert convolution_backward_filter.problem(x, dy, w=dw).dw.shape == (4, 3, 3, 2)
+    with pytest.raises(ArgumentError, match=r"x and dy are probably swapped: x comes first$"):
+        convolution_backward_filter.problem(dy, x, w=dw)
+    with pytest.raises(ArgumentError, match=r"^((?!swapped).)*$"):
+        convolution_backward_filter.problem(x, TensorSpec((2, 4, 9, 8)), w=dw)

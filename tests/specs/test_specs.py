@@ -75,7 +75,8 @@ def test_strides_are_those_of_numpy(rank, layout):
     assert spec.layout == layout
     assert spec.rank == rank
     assert spec.is_channels_last == layout.endswith("C")
-    assert [other for _, other in ALL_LAYOUTS if spec.fits(other)] == [layout]
+    names = {layout, LAYOUTS[4][LAYOUTS[rank].index(layout)]}
+    assert {other for _, other in ALL_LAYOUTS if spec.fits(other)} == names
 
 
 @pytest.mark.parametrize("rank", LAYOUTS)
@@ -126,6 +127,19 @@ def test_strides_of_single_axes_do_not_matter_to_fits():
     assert spec.layout == "strided"  # they are other numbers
     assert spec.fits("NCHW")  # but the same memory
     assert not spec.fits("NHWC")
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+@pytest.mark.parametrize("spec_class", [TensorSpec, FilterSpec])
+def test_the_names_at_rank_4_go_with_every_rank(spec_class, rank):
+    for name, at_rank in zip(LAYOUTS[4], LAYOUTS[rank], strict=True):
+        spec = spec_class(SHAPES[rank], layout=at_rank)
+        for layout in (name, name.lower(), f"CUDNN_TENSOR_{name}", dnn.TensorFormat[name]):
+            assert spec_class(SHAPES[rank], layout=layout) == spec
+        if spec_class is TensorSpec:
+            assert spec.fits(name)
+    with pytest.raises(dnn.ArgumentError, match="layout='NHWC' is not a layout of rank 2"):
+        TensorSpec((2, 3), layout="NHWC")
 
 
 @pytest.mark.parametrize(("layout", "channels_last"), [("NCHW", False), ("NHWC", True)])
@@ -554,8 +568,8 @@ BAD_TENSORS = {
     "empty layout": ({"shape": (1, 2, 3, 4), "layout": ""}, "layout=''"),
     "layout is a number": ({"shape": (1, 2, 3, 4), "layout": 4}, "layout=4"),
     "layout of another rank": (
-        {"shape": (1, 2, 3), "layout": "NCHW"},
-        "layout='NCHW'.*rank 3; allowed: NCW, NWC",
+        {"shape": (1, 2, 3), "layout": "NCDHW"},
+        "layout='NCDHW'.*rank 3; allowed: NCW, NWC",
     ),
     "layout of a lower rank": ({"shape": (1, 2, 3, 4), "layout": "NWC"}, "layout='NWC'.*rank 4"),
     "layout of a nameless rank": ({"shape": (1, 2), "layout": "NCHW"}, "layout='NCHW'.*rank 2"),
@@ -643,7 +657,7 @@ BAD_FILTERS = {
         {"shape": (4, 3, 3, 3), "layout": "KCRS"},
         "layout='KCRS'.*allowed: NCHW, NHWC",
     ),
-    "layout of another rank": ({"shape": (4, 3, 3), "layout": "NHWC"}, "layout='NHWC'.*rank 3"),
+    "layout of another rank": ({"shape": (4, 3, 3), "layout": "NDHWC"}, "layout='NDHWC'.*rank 3"),
     "unknown dtype": ({"shape": (4, 3, 3), "dtype": "string"}, "dtype='string'.*allowed: float32"),
     "vector type, channels": ({"shape": (4, 3, 3, 3), "dtype": "int8x4"}, "shape=.*multiples of 4"),
     "vector type, plain layout": (

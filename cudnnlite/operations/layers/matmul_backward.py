@@ -195,9 +195,12 @@ def gradient_graph(
     matrix = whole[-2:]
     is_one_matrix = shape == (1,) * (len(shape) - 2) + matrix and len(shape) <= len(whole)
     if shape != whole and not is_one_matrix:
+        # With dy and the other operand swapped the gradient is the transpose.
+        is_transpose = shape[-2:] == matrix[::-1] != matrix
+        hint = _swapped(other) if is_transpose else ""
         raise ArgumentError(
             f"{side}={shape}; needed beside dy of shape {specs['dy'].shape} and {other} of shape "
-            f"{specs[other].shape}: {whole}, or {matrix}"
+            f"{specs[other].shape}: {whole}, or {matrix}{hint}"
         )
     graph = product.graph
     if is_one_matrix and prod(product.batch) > 1:
@@ -215,6 +218,11 @@ def gradient_graph(
     return product.output(f"d{side}", gradient, shape[:-2], dtype)
 
 
+def _swapped(other: str) -> str:
+    """Return the end of a message about operands that fit in the other order."""
+    return f"; dy and {other} are probably swapped: dy comes first"
+
+
 def _shared_axis(side: str) -> int:
     """Return the axis of dy and of the other operand that is the inner one of a gradient."""
     return -1 if side == "a" else -2
@@ -224,10 +232,13 @@ def _whole_shape(product: MatrixGraph, dy: TensorSpec, operand: TensorSpec, side
     """Return the shape of a gradient for each of the batch; ArgumentError for wrong operands."""
     axis = _shared_axis(side)
     other, kind = ("b", "columns") if side == "a" else ("a", "rows")
-    if operand.shape[axis] != dy.shape[axis] or dy.shape[:-2] != product.batch:
+    has_lengths = operand.shape[axis] == dy.shape[axis]
+    if not has_lengths or dy.shape[:-2] != product.batch:
+        fits_swapped = has_lengths and operand.shape[:-2] == product.batch
+        hint = _swapped(other) if fits_swapped else ""
         raise ArgumentError(
             f"{other} has shape {operand.shape}; needed beside dy of shape {dy.shape}: "
-            f"{dy.shape[axis]} {kind}, and the batch of dy, or one matrix"
+            f"{dy.shape[axis]} {kind}, and the batch of dy, or one matrix{hint}"
         )
     rows, columns = dy.shape[-2], operand.shape[-2]
     if side == "b":
