@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import platform
 import re
 import struct
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ _PT_LOAD, _SHT_DYNSYM = 1, 11
 _STB_LOCAL = 0
 # The tables of segments and of sections: where they begin, the size of an entry, and how many.
 _HEADER = struct.Struct("<32xQQ6xHHHH2x")
+_MACHINE = struct.Struct("<18xH")  # at the beginning of the header
+# The processors that cuDNN is built for, as `platform.machine` calls them.
+_MACHINES = {62: "x86_64", 183: "aarch64"}
 # A segment: type, offset, size.
 _SEGMENT = struct.Struct("<I4xQ16xQ")
 # A section: name, type, flags, address, offset, size, link, info, alignment, entry size.
@@ -58,6 +62,24 @@ def why_unloadable(path: Path) -> str:
     if missing > 0:
         return f"lacks {missing} bytes at its end"
     return ""
+
+
+def other_machine(path: Path) -> str:
+    """Return the processor that a library is for if this process runs on another; else no text.
+
+    The system's loader passes over such a file, and says that there is none.
+    """
+    try:
+        with open(path, "rb") as file:
+            _header_of(file)
+            file.seek(0)
+            (number,) = _MACHINE.unpack(file.read(_MACHINE.size))
+    except (OSError, *_DAMAGED):
+        return ""
+    here = platform.machine()
+    machine = _MACHINES.get(number, f"a processor of number {number}")
+    is_other = here in _MACHINES.values() and machine != here
+    return machine if is_other else ""
 
 
 def _needed_bytes(file: BinaryIO) -> int:

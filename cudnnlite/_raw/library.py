@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cudnnlite._raw.elf import why_unloadable
+from cudnnlite._raw.elf import other_machine, why_unloadable
 from cudnnlite._raw.fork_lock import fork_lock
 from cudnnlite.arguments import refusals_ignored, refused_as
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
@@ -148,6 +149,11 @@ def _check_files(path: str, how: str) -> None:
     'adv'.  A truncated file kills the process.
     """
     front = Path(path).resolve()
+    if machine := other_machine(front):
+        raise LibraryNotFoundError(
+            f"{path} (found through {how}) cannot be loaded as libcudnn: it is for {machine}, "
+            f"and this process runs on {platform.machine()}"
+        )
     damaged = _damaged_files(front.parent)
     if damaged.get(front.name, "").startswith("is"):
         return  # It is no ELF file: the loader has the better message.
@@ -192,6 +198,17 @@ def front_of(path: Path) -> Path:
     return in_lib if in_lib.is_file() and not front.is_file() else front
 
 
+def why_no_front(front: Path) -> str:
+    """Return the end of a message about a front that is not there: what its folder has instead."""
+    folder = front.parent
+    others: list[str] = []
+    with refusals_ignored():
+        files = (*folder.glob("libcudnn.so*"), *folder.glob("lib/libcudnn.so*"))
+        others = sorted(str(file.relative_to(folder)) for file in files)
+    has_others = f"; its folder has {', '.join(others)}, and cudnnlite needs cuDNN 9"
+    return f"there is no file {front}{has_others if others else ''}"
+
+
 def _names_get_version(front: Path) -> bool:
     """Tell whether a library has `cudnnGetVersion`; the names of functions are at its beginning."""
     with front.open("rb") as file:
@@ -203,7 +220,7 @@ def _find() -> tuple[str, str]:
     if override:
         path = front_of(Path(override))
         if not os.path.isfile(path):
-            raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: there is no file {path}")
+            raise LibraryNotFoundError(f"{LIBRARY_VARIABLE}={override}: {why_no_front(path)}")
         return str(path.resolve()), LIBRARY_VARIABLE
     from cuda import pathfinder
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of
+from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of, why_no_front
 from cudnnlite.autotune.cache import TuningCache, check_place, is_rehearsal
 from cudnnlite.autotune.entries import TuningEntry
 from cudnnlite.bench import comparison_texts, wishes
@@ -256,7 +256,7 @@ def _check(
     for library in libraries:
         front = front_of(Path(library))
         if not os.path.isfile(front):
-            raise misuse(f"--libcudnn {library}: there is no file {front}")
+            raise misuse(f"--libcudnn {library}: {why_no_front(front)}")
 
 
 def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:

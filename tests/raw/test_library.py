@@ -94,6 +94,39 @@ def test_an_override_that_is_not_there(fresh, monkeypatch, tmp_path, kind):
     assert fresh._loaded is None
 
 
+@pytest.mark.parametrize("kind", ["folder", "folder of lib", "file"])
+def test_an_override_with_another_version_alone(fresh, monkeypatch, tmp_path, kind):
+    folder = tmp_path / "lib" if kind == "folder of lib" else tmp_path
+    folder.mkdir(exist_ok=True)
+    for name in ("libcudnn.so.8", "libcudnn.so.8.9.7"):
+        (folder / name).touch()
+    prefix = "lib/" if kind == "folder of lib" else ""
+    override = tmp_path / "libcudnn.so.9" if kind == "file" else tmp_path
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(override))
+    with pytest.raises(
+        LibraryNotFoundError,
+        match=rf"has {prefix}libcudnn.so.8, {prefix}libcudnn.so.8.9.7, and cudnnlite needs cuDNN 9$",
+    ):
+        fresh.load_library()
+
+
+@pytest.mark.parametrize(("number", "machine"), [(183, "aarch64"), (62, "x86_64")])
+def test_an_override_for_another_machine(fresh, monkeypatch, libcudnn, tmp_path, number, machine):
+    """The system's loader says that there is no such file."""
+    here = {"aarch64": "x86_64", "x86_64": "aarch64"}[machine]
+    monkeypatch.setattr("platform.machine", lambda: here)
+    content = bytearray(Path(libcudnn).read_bytes())
+    content[18:20] = number.to_bytes(2, "little")
+    front = tmp_path / "libcudnn.so.9"
+    front.write_bytes(content)
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(front))
+    with pytest.raises(
+        LibraryNotFoundError,
+        match=rf"cannot be loaded .*: it is for {machine}, and this process runs on {here}$",
+    ):
+        fresh.load_library()
+
+
 def test_an_override_that_is_no_library(fresh, monkeypatch, tmp_path):
     text = tmp_path / "libcudnn.so.9"
     text.write_text("not a library")
