@@ -23,7 +23,7 @@ from cudnnlite import (
     RNNResult,
     Status,
 )
-from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of
+from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of, named
 from cudnnlite.problems.roofline import FLOAT32, TF32, Peaks
 from cudnnlite.problems.work import Work
 
@@ -102,6 +102,11 @@ def test_reasons_and_the_time_lost(table):
         ),
         "  not GEMM (FMA): needs 20 MiB, the limit is 15 MiB (1 ms faster)",
     ]
+
+
+def test_a_choice_says_that_it_may_multiply_in_tf32():
+    assert str(FFT).splitlines()[0].startswith("FFT (DEFAULT: TF32 allowed, 0.25 ms, workspace ")
+    assert "TF32" not in str(GEMM)
 
 
 def test_a_failed_candidate_lost_no_time():
@@ -559,9 +564,7 @@ def test_explain_agrees_with_best(tuned):
         (line_of_choice,) = (
             line for line in tuned.explain(**limits).splitlines() if ": chosen" in line
         )
-        assert line_of_choice.startswith(
-            f"  {str(tuned.best(**limits)).splitlines()[0].split(',')[0].rstrip(')')}"
-        )
+        assert line_of_choice.startswith(f"  {named(tuned.best(**limits))}: chosen")
 
 
 def test_explain_where_nothing_can_be_chosen(tuned):
