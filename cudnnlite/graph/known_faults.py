@@ -107,7 +107,7 @@ def _why_attention_is_wrong(graph: GraphData, products: Sequence[Node]) -> str |
     if not exponentials:
         return (
             "cuDNN has engines for a product of a product as attention alone, with a softmax "
-            "between them, and an engine of 9.28 computes others wrongly"
+            "between them, and an engine of 9.19 and 9.28 computes others wrongly"
         )
     first, second = products[:2]
     queries, keys = (_operand(graph, first, name) for name in ("adesc", "bdesc"))
