@@ -36,6 +36,7 @@ for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 import pytest
 from helpers.commands import Commands
 from helpers.harness import World
+from hypothesis import HealthCheck, settings
 
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import CACHE_VARIABLE
@@ -45,6 +46,12 @@ from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.plan import Plan
 from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
+
+# No test depends on how fast a machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 DEVICES = (pytest.param("emulated"), pytest.param("cuda", marks=pytest.mark.gpu))
 OPTIONAL_LIBRARIES = ("torch", "jax", "cupy", "numba.cuda")
@@ -178,10 +185,11 @@ def pytest_runtest_logfinish() -> None:
 
 
 def _note_processes(event: str, arguments: tuple[Any, ...]) -> None:
-    # `uname` is what Python's platform module asks, once a process
+    # `uname` is what Python's platform module asks, once a process; `fc-list`, matplotlib, once a
+    # machine
     if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn") and arguments[
         :1
-    ] != ("uname",):
+    ] not in (("uname",), ("fc-list",)):
         _started.append(f"{event} {arguments[:2]}")
 
 

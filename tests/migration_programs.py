@@ -28,9 +28,7 @@ def run_python(name: str, device: str) -> str:
         "PYTHONWARNINGS": "error",
     }
     command = [sys.executable, str(FOLDER / f"{name}.py")]
-    process = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=240
-    )
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
     return process.stdout

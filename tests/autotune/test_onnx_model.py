@@ -708,7 +708,7 @@ WHOLE = [
 ]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400, derandomize=True, database=None)
 @given(
     st.sampled_from(WHOLE),
     st.floats(0, 1, exclude_max=True),

@@ -123,7 +123,7 @@ def test_any_convolution_is_what_onnx_computes():
     """
     cases: Counter[str] = Counter()
 
-    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=300, derandomize=True, database=None)
     @given(convolutions())
     def check(drawn: dict[str, Any]) -> None:
         attributes, rank = drawn["attributes"], len(drawn["x"]) - 2

@@ -66,7 +66,6 @@ def test_two_workers_share_the_problems(tmp_path, monkeypatch):
             env={**os.environ, **allowed},
             capture_output=True,
             text=True,
-            timeout=120,
             check=False,
         )
     assert process.returncode == 0, process.stderr

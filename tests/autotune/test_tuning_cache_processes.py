@@ -273,7 +273,7 @@ def test_a_lock_is_free_when_its_holder_is_gone(start, path, end, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(path.parent))
     does = {
         "a child leaves": "raise SystemExit",
-        "a child stays": "time.sleep(60); os._exit(0)",
+        "a child stays": "time.sleep(1000); os._exit(0)",
     }.get(end)
     hold = HOLD.replace("FORK", "os.fork()" if does else "1").replace(
         "WHAT_THE_CHILD_DOES", does or "pass"

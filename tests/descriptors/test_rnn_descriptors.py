@@ -31,7 +31,8 @@ from cudnnlite._raw.api import library_api
 from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
 
 SETTINGS = settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 LSTM = RNNSpec("lstm", 6, 8)
 CLIPPED = RNNSpec("lstm", 6, 8, clip=(-1.5, 2.25))

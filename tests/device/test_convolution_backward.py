@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.extents import each_pair
 from helpers.refusals import ARGUMENT, refuses
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradient_of_x
 from tolerances import assert_close
@@ -526,13 +526,7 @@ def shapes_drawn(draw: Any) -> Any:
 
 @every_kind
 def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str) -> None:
-    @settings(
-        max_examples=40,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    @settings(max_examples=40, derandomize=True, database=None)
     @given(
         shapes_drawn(),
         st.sampled_from(("float32", "float64")),

@@ -62,7 +62,6 @@ def test_an_illegal_address():
         [sys.executable, "-X", "dev", "-c", PROGRAM],
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     *messages, closed, collected = process.stdout.splitlines()

@@ -25,7 +25,7 @@ from conftest import Census
 from helpers.extents import ALL, SAMPLE, each_extent
 from helpers.harness import World
 from helpers.refusals import ARGUMENT, ARRAY, refuses
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from tolerances import assert_near
 
 import cudnnlite as dnn
@@ -575,13 +575,7 @@ def test_random_calls_agree(device: Any, name: str, extent: str) -> None:
     """One line, a plan, and a call into an output, with what NumPy or ONNX says in float64."""
     counts: Counter[str] = Counter()
 
-    @settings(
-        max_examples=EXAMPLES[extent],
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    @settings(max_examples=EXAMPLES[extent], derandomize=True, database=None)
     @given(drawn(name))
     def check(arguments: dict[str, Any]) -> None:
         try:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
@@ -56,13 +56,7 @@ def problems(draw: Any, dtype: str) -> dict[str, Any]:
 def test_convolution_forward_is_what_onnx_says(device: Any, dtype: str) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(
-        max_examples=EXAMPLES // len(FLOATS) + 5,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    @settings(max_examples=EXAMPLES // len(FLOATS) + 5, derandomize=True, database=None)
     @given(problems(dtype))
     def check(arguments: dict[str, Any]) -> None:
         alpha, beta = arguments.pop("alpha"), arguments.pop("beta")

@@ -147,7 +147,7 @@ def test_a_handle_for_each_thread(device: Any, own_stream: bool) -> None:
             problem = Problem(handle, X, W, seed=seed, padding=1, math_type="fma")
             algorithm = problem.choice()
             with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
-                barrier.wait(timeout=60)
+                barrier.wait(timeout=1000)
                 for _ in range(20):
                     results = [problem.run(), plan(problem.x, problem.w)]
                     for y in results:
@@ -167,7 +167,7 @@ def test_errors_of_threads_do_not_mix(device: Any) -> None:
         messages = set()
         with dnn.Handle(device) as handle:
             x, w = handle.empty((1, 4, 6 + number, 7)), handle.empty((4, 4, 3, 3))
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=1000)
             for _ in range(20):
                 with pytest.raises(dnn.NotSupportedError) as caught:
                     dnn.convolution_forward(handle, x, w, algorithm="DIRECT")

@@ -252,7 +252,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
             client = manager.client()
             started[kind] = manager, client
             client.start_channels()
-            run_sync(client.wait_for_ready)(timeout=60)
+            run_sync(client.wait_for_ready)(timeout=None)
             client.allow_stdin = False
         return started[kind]
 
@@ -283,7 +283,7 @@ def test_executes_where_its_archive_is_unpacked(
     programs = [program.removesuffix(".py") for program in PROGRAMS]
     forget = FORGET.replace("PROGRAMS", repr(programs)).replace("FOLDER", repr(str(folder)))
     notebook.cells.insert(0, nbformat.v4.new_code_cell(forget))
-    execution = nbclient.NotebookClient(notebook, km=manager, timeout=120)
+    execution = nbclient.NotebookClient(notebook, km=manager, timeout=None)
     execution.kc = client
     execution.execute()
     del notebook.cells[0]

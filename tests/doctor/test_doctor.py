@@ -6,8 +6,10 @@ The probe in its own process, the cache, two copies of libcudnn, output and exit
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -90,7 +92,6 @@ def doctor_process(*arguments, code=None, **environment):
         env={**variables, DEVICE_VARIABLE: "emulated", **environment},
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
 
@@ -139,8 +140,14 @@ def quick(monkeypatch, tmp_path):
 PACKAGES = {
     "crash": "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     "leave": "import sys\nsys.exit('gone')",
-    "sleep": "import time\ntime.sleep(60)",
-    "leftover": "import subprocess\nsubprocess.Popen(['sleep', '25'])",
+    "sleep": (
+        "import pathlib, time\npathlib.Path(__file__).with_suffix('.begun').touch()\n"
+        "time.sleep(1000)"
+    ),
+    "leftover": (
+        "import pathlib, subprocess\nprocess = subprocess.Popen(['sleep', '1000'])\n"
+        "pathlib.Path(__file__).with_suffix('.pid').write_text(str(process.pid))"
+    ),
     "chatter": "import os\nos.write(1, b'{' * 100000)\nos.write(2, b'}' * 100000)",
 }
 
@@ -150,9 +157,26 @@ def packages(tmp_path, monkeypatch):
     for name, text in PACKAGES.items():
         (tmp_path / f"bad_{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for file in tmp_path.glob("*.pid"):
+        os.kill(int(file.read_text()), signal.SIGKILL)
+
+
+@pytest.fixture
+def patient(tmp_path, monkeypatch):
+    """The probe's time begins when `bad_sleep` sleeps, however long Python takes to start."""
+    wait = subprocess.Popen.wait
+
+    def wait_from_then_on(process, seconds=None):
+        while process.poll() is None and not (tmp_path / "bad_sleep.begun").exists():
+            time.sleep(0.01)
+        return wait(process, seconds)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("packages", "patient")
 @pytest.mark.parametrize(
     ("name", "end"),
     [
@@ -161,8 +185,8 @@ def packages(tmp_path, monkeypatch):
         ("sleep", "had not ended after 3 s"),
     ],
 )
-def test_the_probe_may_end_as_it_likes(packages, name, end):
-    probe_result = run_probe("none", (f"bad_{name}",), seconds=3)
+def test_the_probe_may_end_as_it_likes(name, end):
+    probe_result = run_probe("none", (f"bad_{name}",), seconds=3 if name == "sleep" else 180)
     assert (probe_result.end, probe_result.during) == (end, f"import bad_{name}")
     step, library = probe_result.step(f"import bad_{name}"), probe_result.step("library")
     assert (step["message"], step["crashed"]) == (f"the process that tried it {end}", True)
@@ -183,7 +207,7 @@ def test_the_probe(packages, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "c"))
     names = ("json", "nonesuch.at_all", "bad_leftover", "bad_chatter")
-    probe_result = run_probe("emulated", names, seconds=20)
+    probe_result = run_probe("emulated", names)
     assert (probe_result.end, probe_result.during) == ("", "")
     assert list(probe_result.steps) == [
         *(f"import {name}" for name in names),

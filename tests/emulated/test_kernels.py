@@ -132,7 +132,7 @@ def block_limits(tiny: bool):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_agrees_with_scipy(dtype: str, name: str, data: st.DataObject) -> None:
     x_shape, w_shape, problem = data.draw(convolutions())
@@ -147,7 +147,7 @@ def test_agrees_with_scipy(dtype: str, name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_integer_sums_are_exact(name: str, data: st.DataObject) -> None:
     x_shape, w_shape, problem = data.draw(convolutions())

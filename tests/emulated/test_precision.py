@@ -33,7 +33,7 @@ def bits_of(a: np.ndarray) -> np.ndarray:
     return a.view(f"u{a.dtype.itemsize}")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(value=float32, tie=st.booleans())
 def test_tf32_has_ten_bits_and_ties_away(value: float, tie: bool) -> None:
     if tie:  # half of a unit above what TF32 has
@@ -84,7 +84,7 @@ def test_tf32_takes_views() -> None:
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float16), BFLOAT16], ids=str)
 @pytest.mark.parametrize("source", [np.float32, np.float64])
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_floats_are_rounded_once_to_even(
     dtype: np.dtype, source: type, data: st.DataObject

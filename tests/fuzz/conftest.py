@@ -68,7 +68,6 @@ class Drawing:
             test.hypothesis.inner_test = counted
             test = settings(
                 max_examples=most,
-                deadline=None,
                 database=None,
                 derandomize=not self._examples,
                 print_blob=True,

@@ -18,8 +18,8 @@ import typer
 from cudnnlite.cli.app import app
 
 CODES = {0, 1, 2, 3, 130, 141}
-SECONDS = 60
-PATIENCE = 10  # seconds after which a command has to have said what it does
+SECONDS = 1000
+PATIENCE = 200  # seconds after which a command has to have said what it does
 TEXTS = [
     "",
     " ",

@@ -155,7 +155,6 @@ def run_python(code, *arguments, check=True, **environment):
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )
     if check:

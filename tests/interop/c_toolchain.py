@@ -61,9 +61,7 @@ class CToolchain:
             filled = [
                 {"SOURCE": str(source), "PROGRAM": str(program)}.get(word, word) for word in command
             ]
-            process = subprocess.run(
-                filled, capture_output=True, text=True, check=False, timeout=300
-            )
+            process = subprocess.run(filled, capture_output=True, text=True, check=False)
             if process.returncode == 0:
                 return
             attempts.append(f"$ {' '.join(filled)}\n{process.stdout}{process.stderr}")
@@ -90,7 +88,6 @@ class CToolchain:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
         )
         report = (
             f"{program} ended with {process.returncode}\n{process.stdout}{process.stderr}\n"

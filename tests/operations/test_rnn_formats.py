@@ -13,7 +13,7 @@ from cudnnlite.operations.rnn.formats import from_keras, from_onnx, from_torch, 
 from cudnnlite.plans.host_arrays import host_array
 from cudnnlite.specs.rnn_weights import weight_parts
 
-SETTINGS = settings(deadline=None, max_examples=80)
+SETTINGS = settings(max_examples=80)
 GATES = {"lstm": "ifgo", "gru": "rzn", "relu": "h", "tanh": "h"}
 ONNX = {"lstm": "iofg", "gru": "zrn", "relu": "h", "tanh": "h"}
 KERAS = {"lstm": "ifgo", "gru": "zrn", "relu": "h", "tanh": "h"}  # i f c o; z r h

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import SAMPLES
 
@@ -473,13 +473,7 @@ def poolings(draw):
     return spec, (draw(st.integers(1, 300)), draw(st.integers(1, 300)), *image)
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(poolings(), st.sampled_from(["float32", "float64", "float16", "bfloat16"]), st.booleans())
 def test_output_shapes_are_those_of_cudnn(drawn, dtype, last):
     """And a descriptor says what it was told."""

@@ -10,7 +10,7 @@ import pickle
 import numpy as np
 import pytest
 from helpers.tunings import specs_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rnn_oracles import random_weights
 
@@ -391,13 +391,7 @@ def networks(draw):
     )
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=150, derandomize=True, database=None)
 @given(st.one_of(convolutions(), networks()))
 def test_every_problem_comes_back_from_json(problem):
     again = through_json(problem)

@@ -189,9 +189,6 @@ def run_c(folder: Path, statements: list[str]) -> list[list[str]]:
     subprocess.run(
         [gcc, "-w", "-O0", f"-I{folder}", f"-I{directory()}", "-o", program, folder / "main.c"],
         check=True,
-        timeout=120,
     )
-    output = subprocess.run(
-        [program], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    output = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return [line.split() for line in output.splitlines()]

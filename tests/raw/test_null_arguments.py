@@ -10,7 +10,6 @@ from null_arguments import CASES, run
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)
 def test_no_null_ends_the_process(device: Any) -> None:
     rows = run(device.kind, 2 if device.kind == "emulated" else 8)
     counts = Counter(row.outcome for row in rows)

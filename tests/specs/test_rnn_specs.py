@@ -25,7 +25,7 @@ from cudnnlite import (
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.rnn_weights import weight_parts
 
-SETTINGS = settings(deadline=None, max_examples=150)
+SETTINGS = settings(max_examples=150)
 INFINITY = math.inf
 NAMES = {"RNNSpec": RNNSpec, "RNNDataSpec": RNNDataSpec, "inf": INFINITY}
 

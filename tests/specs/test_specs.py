@@ -19,7 +19,7 @@ from cudnnlite import ArgumentError, ConvolutionSpec, FilterSpec, PoolingSpec, T
 from cudnnlite.dtypes import itemsize
 from cudnnlite.specs.frozen import SPECS, from_plain, to_plain
 
-SETTINGS = settings(deadline=None, max_examples=120)
+SETTINGS = settings(max_examples=120)
 LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 SHAPES = {3: (2, 5, 7), 4: (2, 3, 5, 4), 5: (3, 2, 4, 5, 6)}
 ALL_LAYOUTS = [(rank, name) for rank, names in LAYOUTS.items() for name in names]

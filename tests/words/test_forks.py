@@ -31,7 +31,7 @@ def test_a_fork_beside_threads_in_their_first_calls():
         for _ in range(6):
             child = os.fork()
             if not child:
-                signal.alarm(20)
+                signal.alarm(1000)
                 compute()
                 os._exit(0)
             assert os.waitpid(child, 0)[1] == 0
@@ -57,7 +57,7 @@ def test_a_fork_beside_a_thread_that_loads_libcudnn():
 
         def child_of(thread, milliseconds):
             if not (child := os.fork()):
-                signal.alarm(20)
+                signal.alarm(1000)
                 if thread:
                     thread.start()
                     time.sleep(milliseconds / 1000)
@@ -129,17 +129,21 @@ def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
                 done.wait()
 
         def handler(number, frame):
-            raise KeyboardInterrupt
+            if forking:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                raise KeyboardInterrupt
 
         thread = threading.Thread(target=hold)
         thread.start()
         held.wait()
+        forking = False
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+        forking = True
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)
+            signal.alarm(1000)
             dnn.TensorDescriptor(dnn.TensorSpec((1, 2, 3, 4))).close()
             os._exit(0)
         done.set()
@@ -211,7 +215,7 @@ def test_a_fork_beside_threads_that_compute():
                     x = handle.array(np.full((1, 1, 4, 4), 3.0, np.float32))
                     y = dnn.convolution_forward(handle, x, handle.array(np.ones((1, 1, 2, 2), np.float32)))
                     os._exit(0 if (y.numpy() == 12).all() else 3)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 200
             while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
                 time.sleep(0.001)
             if not ended[0]:
