@@ -83,6 +83,7 @@ class GraphData:
         shape: Iterable[int],
         dtype: AnyDtype = "float32",
         strides: Iterable[int] | None = None,
+        layout: str | None = None,
     ) -> GraphTensor:
         """Return a tensor that each call is given.
 
@@ -96,6 +97,8 @@ class GraphData:
             The data type of the values.
         strides : iterable of int, optional
             The strides in elements; C order without gaps if not given.
+        layout : str, optional
+            "NCHW", "NHWC", ..., as that of arrays, instead of strides.
 
         Raises
         ------
@@ -105,7 +108,8 @@ class GraphData:
         self._check_name(name)
         sizes = parse_sizes(shape)
         data_type = parse_dtype(dtype)
-        return self._add(TensorRecord(sizes, data_type, parse_strides(strides, sizes), name))
+        steps = parse_strides(strides, sizes, layout)
+        return self._add(TensorRecord(sizes, data_type, steps, name))
 
     def scalar(self, name: str, value: float, dtype: AnyDtype = "float32") -> GraphTensor:
         """Return a number that is passed by value with each call.
@@ -125,6 +129,7 @@ class GraphData:
         dtype: AnyDtype | None = None,
         strides: Iterable[int] | None = None,
         shape: Iterable[int] | None = None,
+        layout: str | None = None,
     ) -> GraphTensor:
         """Let a tensor be written to memory, and return it.
 
@@ -141,6 +146,8 @@ class GraphData:
         shape : iterable of int, optional
             The shape of the array, with the same values in the same order: for instance a matrix,
             if the product is a batch of one.  The tensor's own shape if not given.
+        layout : str, optional
+            "NCHW", "NHWC", ..., of the array, instead of strides.
 
         Raises
         ------
@@ -157,7 +164,7 @@ class GraphData:
         sizes = record.shape if shape is None else parse_sizes(shape)
         data_type = parse_dtype(record.dtype if dtype is None else dtype)
         named = replace(record, name=name, dtype=data_type)
-        self.tensors[tensor.number] = named.with_array(sizes, parse_strides(strides, sizes))
+        self.tensors[tensor.number] = named.with_array(sizes, parse_strides(strides, sizes, layout))
         return tensor
 
     def virtual(
@@ -497,9 +504,9 @@ def parse_sizes(shape: Iterable[int]) -> Shape:
     return parse_shape(shape, batch_may_be_empty=False)
 
 
-def parse_strides(strides: Iterable[int] | None, shape: Shape) -> Shape:
-    """Return strides in elements, those of C order if none are given."""
-    if strides is None:
+def parse_strides(strides: Iterable[int] | None, shape: Shape, layout: str | None = None) -> Shape:
+    """Return strides in elements: those given, those of a layout, or those of C order."""
+    if strides is None and layout is None:
         return packed_strides(shape)
-    steps = integers(strides, "strides", MAX_RANK)
-    return TensorSpec(shape, strides=steps).strides  # refuses what no tensor has
+    # The spec refuses what no tensor has.
+    return TensorSpec(shape, layout=layout, strides=strides).strides

@@ -407,6 +407,15 @@ REFUSED = {
     "size": (lambda g, x: g.input("y", (2, 2.5)), r"shape=\(2, 2.5\)"),
     "dtype": (lambda g, x: g.input("y", X, "bool"), "dtype='bool'"),
     "strides": (lambda g, x: g.input("y", X, strides=(1, 2)), "strides"),
+    "layout": (
+        lambda g, x: g.input("y", X, layout="NHCW"),
+        "layout='NHCW' is not a layout of rank 4",
+    ),
+    "layout of another rank": (lambda g, x: g.output("y", -x, layout="NWC"), "allowed: NCHW, NHWC"),
+    "layout and strides": (
+        lambda g, x: g.input("y", X, strides=(105, 35, 7, 1), layout="NCHW"),
+        "are both given; allowed: one of them",
+    ),
     "value": (lambda g, x: g.scalar("s", "1"), "value='1' must be a real number"),
     "integer": (lambda g, x: g.scalar("s", 2.5, "int32"), "value=2.5; needed: an integer"),
     "large number": (lambda g, x: g.scalar("s", 1e5, "float16"), "value=100000.0; allowed: up to"),
@@ -531,6 +540,35 @@ def test_a_graph_without_outputs_is_no_plan():
         pytest.raises(dnn.ArgumentError, match=r"1 operations and 0 outputs: graph.output"),
     ):
         graph.plan(handle)
+
+
+# ---------------------------------------------------------------- layouts
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((2, 3, 5, 7), "NHWC"),
+        ((2, 3, 5, 7), "NCHW"),
+        ((2, 3, 5), "NWC"),
+        ((2, 3, 4, 5, 7), "NDHWC"),
+    ],
+)
+def test_a_layout_stands_for_its_strides(shape: tuple[int, ...], layout: str) -> None:
+    graph, same = dnn.Graph(), dnn.Graph()
+    spec = dnn.TensorSpec(shape, "float16", layout)
+    graph.output("y", -graph.input("x", shape, "float16", layout=layout), layout=layout)
+    same.output("y", -same.input("x", shape, "float16", spec.strides), strides=spec.strides)
+    assert graph == same
+    assert graph.inputs["x"].spec == spec
+    assert graph.outputs["y"].spec.layout == layout
+
+
+def test_a_layout_is_that_of_the_array_in_memory() -> None:
+    graph = dnn.Graph()
+    y = graph.exp(graph.input("x", (1, 6, 4, 5)))
+    graph.output("y", y, layout="NWC", shape=(6, 4, 5))
+    assert graph.outputs["y"].spec == dnn.TensorSpec((6, 4, 5), layout="NWC")
 
 
 # ---------------------------------------------------------------- arrays with other axes
