@@ -151,6 +151,7 @@ MODULE: Mapping[str, str] = {
             "relu6": "clipped_relu",
         }.items()
     },
+    "mish": "it is dnn.matmul(..., activation='mish'), dnn.convolution_forward(..., epilogue='mish')",
     "softmax": "it is dnn.softmax_forward(handle, x)",
     "log_softmax": "it is dnn.softmax_forward(handle, x, algorithm='log')",
     **dict.fromkeys(
@@ -211,6 +212,10 @@ MODULE: Mapping[str, str] = {
 }
 
 _SUBTRACTION = "'add' with alpha2=-1"
+_OF_GRAPHS = (
+    "an activation of graphs: dnn.matmul(..., activation={0!r}), "
+    "dnn.convolution_forward(..., epilogue={0!r})"
+)
 # What other libraries call members of the enums, by the enum -> what to write.
 CHOICES: Mapping[str, Mapping[str, str]] = {
     "OpTensorOp": {
@@ -230,7 +235,15 @@ CHOICES: Mapping[str, Mapping[str, str]] = {
         "norm": "'norm2'",
     },
     "RNNMode": {"rnn": "'tanh', as PyTorch's RNN by default, or 'relu'"},
-    "ActivationMode": {"silu": "'swish'", "relu6": "dnn.ActivationSpec('clipped_relu', 6.0)"},
+    "ActivationMode": {
+        "silu": "'swish'",
+        "relu6": "dnn.ActivationSpec('clipped_relu', 6.0)",
+        "mish": _OF_GRAPHS.format("mish"),
+        **{
+            name: f"{_OF_GRAPHS.format(name)}, dnn.activation_forward(..., {name!r})"
+            for name in ("gelu", "gelu_tanh", "softplus", "leaky_relu")
+        },
+    },
 }
 
 # Keyword arguments elsewhere -> what to write, by the beginning of the function's name, and for

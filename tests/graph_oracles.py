@@ -18,6 +18,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
 }
 
 

@@ -308,6 +308,9 @@ _ACTIVATIONS = {
 
 
 def _activation_of(problem: GraphProblem) -> str:
+    modes = {dict(node.attributes).get("mode") for node in problem.graph.nodes}
+    if {"SOFTPLUS_FWD", "TANH_FWD"} <= modes:
+        return "mish"
     for node in problem.graph.nodes:
         attributes = dict(node.attributes)
         mode = str(attributes.get("mode", ""))

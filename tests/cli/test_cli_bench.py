@@ -135,7 +135,7 @@ def several_problems():
     yield forward_problem(spec, dnn.RNNDataSpec((4, 3, 5), dtype="float32", layout="batch_major"))
     yield forward_problem(spec, dnn.RNNDataSpec((4, 3, 5), (4, 2, 1), dtype="float32"))
     yield matmul_problem(1, 5, 7, 3, "float16")
-    for activation in ("relu", "leaky_relu", "gelu", "gelu_tanh", "swish", "tanh", "elu"):
+    for activation in ("relu", "leaky_relu", "gelu", "gelu_tanh", "swish", "tanh", "elu", "mish"):
         yield matmul_problem(2, 5, 7, 3, "bfloat16", bias=True, activation=activation)
     yield attention_problem(2, 4, 8, 16, "float16")
     yield attention_problem(2, 4, 8, 16, "bfloat16", kv_heads=2, kv_steps=24, causal=True)

@@ -21,6 +21,8 @@ ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
     "sigmoid": lambda graph, x: graph.sigmoid(x),
     "tanh": lambda graph, x: graph.tanh(x),
     "elu": lambda graph, x: graph.elu(x),
+    # cuDNN has no mode of it.
+    "mish": lambda graph, x: x * graph.tanh(graph.softplus(x)),
 }
 
 

@@ -64,7 +64,7 @@ def matmul(
         them, or ones.  float16, bfloat16 or float32, or a float8 type that `a` or `b` has.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
-        "sigmoid", "tanh" or "elu".
+        "sigmoid", "tanh", "elu" or "mish".
     alpha : float
         The factor of the product, passed by value: calls that differ in it alone share a plan,
         unless it is 1.
