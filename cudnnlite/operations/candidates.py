@@ -15,6 +15,7 @@ from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.engines import why_no_engine
 from cudnnlite.operations.convolution.graphs import data_of
+from cudnnlite.operations.layers.pooling_plan import pooling_graph, pools_by_graph
 from cudnnlite.problems.problem import Problem
 
 
@@ -95,7 +96,7 @@ def candidates(
 
 def why_not_asked(problem: Problem | GraphData) -> str:
     """Return why cuDNN cannot be asked about a problem without a GPU; empty if it can."""
-    if isinstance(problem, (GraphData, GraphProblem)):
+    if isinstance(problem, (GraphData, GraphProblem)) or pools_by_graph(problem):
         return ""
     return why_no_engine(problem)
 
@@ -108,6 +109,8 @@ def subject_of(problem: Any) -> Subject:
         raise ArgumentError(f"problems has {shown(problem)}; needed: problems and graphs")
     if isinstance(problem, GraphProblem):
         return Subject(problem.graph, problem.math_type, str(problem))
+    if pools_by_graph(problem):
+        return Subject(pooling_graph(problem), MathType.DEFAULT, str(problem))
     if reason := why_no_engine(problem):
         raise ArgumentError(f"{problem}: only a GPU can be asked about it ({reason})")
     return Subject(data_of(problem), problem.math_type, str(problem))

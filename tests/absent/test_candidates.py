@@ -219,3 +219,21 @@ def test_a_cache_folder_that_cannot_be_written_is_told(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
     with pytest.raises(dnn.LibraryError, match="cannot be written"):
         stub_module.driver_stub()
+
+
+def test_a_pooling_that_is_a_graph():
+    """That of padding which differs at the ends of an axis; any other is a descriptor call."""
+    x = dnn.TensorSpec((2, 16, 9, 11), "float16", "NHWC")
+    uneven = dnn.PoolingSpec(
+        3, padding=((0, 1), (1, 0)), stride=2, mode="average_count_exclude_padding"
+    )
+    y = uneven.output_spec(x)
+    problems = [
+        dnn.pooling_forward.problem(x, uneven),
+        dnn.pooling_backward.problem(y, y, x, uneven),
+    ]
+    for problem, found in zip(problems, dnn.candidates(problems, "h200"), strict=True):
+        assert found.subject == str(problem)
+        assert found.choice is not None, found.why_not
+    with pytest.raises(dnn.ArgumentError, match="only a GPU can be asked about it"):
+        dnn.candidates(dnn.pooling_forward.problem(x, dnn.PoolingSpec(3)), "h200")

@@ -14,7 +14,7 @@ from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.request import Request
-from cudnnlite.problems.pooling import FORWARD
+from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import PoolingSpec
@@ -52,10 +52,15 @@ class PoolingRequest(Request[DeviceArray]):
     def make_plan(self) -> OperationPlan[DeviceArray]:
         """Return a new plan; it runs a graph if the padding differs at the two ends of an axis."""
         problem = self.make_problem()
-        kind: type[OperationPlan[DeviceArray]] = PoolingPlan
-        if problem.pooling.is_symmetric:
-            kind = OperationPlan
+        kind: type[OperationPlan[DeviceArray]] = OperationPlan
+        if pools_by_graph(problem):
+            kind = PoolingPlan
         return kind(self.handle, problem, self.limit()).prepare()
+
+
+def pools_by_graph(problem: Problem) -> bool:
+    """Return whether a problem is a pooling, or its gradient, that only a graph computes."""
+    return problem.operation in (FORWARD, BACKWARD) and not problem.pooling.is_symmetric
 
 
 def pooling_graph(problem: Problem) -> Graph:
