@@ -24,7 +24,7 @@ from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
 from cudnnlite.plans.function import BoundCall
 from cudnnlite.plans.operands import on_device, operand_spec, use
 from cudnnlite.plans.stateful_function import (
@@ -44,6 +44,7 @@ Integers = tuple[Any, Any, Any]
 
 _NAMES = ("labels", "label_lengths", "input_lengths")
 _DEFAULT_CTC = CTCLossSpec()
+_MOST_LABELS = 255  # of a sequence, by the deterministic algorithm
 _PLAN_DOC = """\
 Make the descriptors of `{name}` once, for many calls with logits of one shape.
 
@@ -337,12 +338,26 @@ class CTCLossPlan(StatefulPlan):
         costs, dx = self._results(out)
         inputs = {"x": x, **dict(zip(_NAMES, on_device_integers, strict=False))}
         check_outputs(inputs, {"out[0]": costs, "out[1]": dx})
-        if on_device_integers:
-            addresses = [device_ints(array.ptr) for array in on_device_integers]
-            self._call(
-                self._run_on_device, (x, addresses, costs, dx), [*inputs.values(), costs, dx]
-            )
-            return costs, dx
+        try:
+            self._run(x, integers, costs, dx)
+        except NotSupportedError as error:
+            longest = self.ctc.max_label_length
+            if not on_device_integers:
+                longest = max(longest, *integers[1])
+            if self.algorithm == CTCLossAlgo.DETERMINISTIC and longest > _MOST_LABELS:
+                hint = f'for {longest} labels a sequence: algorithm="non_deterministic"'
+                error.notes += (hint,)
+            raise
+        return costs, dx
+
+    def _run(
+        self, x: DeviceArray, integers: list[Any], costs: DeviceArray, dx: DeviceArray | None
+    ) -> None:
+        """Make the call for labels and lengths on the device, or on the host."""
+        if isinstance(integers[0], DeviceArray):
+            addresses = [device_ints(array.ptr) for array in integers]
+            self._call(self._run_on_device, (x, addresses, costs, dx), [x, *integers, costs, dx])
+            return
         # A CUDA graph would copy the integers from host memory that is freed after this call.
         refuse_in_capture(
             self._device,
@@ -352,7 +367,6 @@ class CTCLossPlan(StatefulPlan):
         )
         host_integers = [c_ints(numbers) for numbers in integers]
         self._call(self._run_on_host, (x, host_integers, costs, dx), [x, costs, dx])
-        return costs, dx
 
     def _run_on_device(
         self, x: DeviceArray, integers: Integers, costs: DeviceArray, dx: DeviceArray | None
