@@ -110,7 +110,7 @@ def with_channel_axis(handle: Handle | None, vector: Any, images: object, argume
     if vector is None or _rank(vector) != 1:
         return vector
     rank = _rank(images)
-    if rank is None or rank < 3:
+    if rank is None or rank < 2:
         return vector
     if isinstance(vector, TensorSpec):
         return TensorSpec(channel_shape(vector.size, rank), vector.dtype)

@@ -536,7 +536,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         expected = self.problem.values[name]
         is_read = name in self.problem.operation.reads
         return bool(
-            is_read and expected.rank > 2 and expected.shape == channel_shape(size, expected.rank)
+            is_read and expected.rank > 1 and expected.shape == channel_shape(size, expected.rank)
         )
 
     def _with_channel_axes(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:

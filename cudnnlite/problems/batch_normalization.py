@@ -15,7 +15,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, channels_last_hint
 
 _SAVED = ("saved_mean", "saved_inv_variance")
 _RUNNING = ("running_mean", "running_var")
@@ -29,10 +29,14 @@ def _parameter_spec(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
     They have one value for each channel.  With mode PER_ACTIVATION they have one for each value of
     an image.
     """
+    if x.rank not in (2, *CHANNELS_FIRST):
+        raise ArgumentError(f"x={x}: it must be (N, C, *spatial), of rank 2 to 5")
     shape = (1, *x.shape[1:2], *[1] * (x.rank - 2))
     if mode == BatchNormMode.PER_ACTIVATION:
         shape = (1, *x.shape[1:])
     dtype = DataType.DOUBLE if x.dtype == DataType.DOUBLE else DataType.FLOAT
+    if x.rank == 2:  # Vectors are images of one pixel.
+        return TensorSpec(shape, dtype)
     return x.packed(shape, dtype)
 
 
@@ -99,9 +103,10 @@ def _check_fused(specs: Any, options: Any) -> None:
         )
     for name in specs.keys() & _IMAGES:
         if not specs[name].fits(CHANNELS_LAST.get(x.rank, "")):
+            hint = f", as {name}.reshape((*{name}.shape, 1, 1)) has them" if x.rank == 2 else ""
             raise ArgumentError(
                 f"{name} is {specs[name]}; "
-                "with an activation the channels must be last, without gaps"
+                f"with an activation the channels must be last, without gaps{hint}"
             )
 
 

@@ -209,19 +209,18 @@ def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
         dnn.batch_normalization_backward(handle, x, x, scale, mean, var)
 
 
+@pytest.mark.parametrize("shape", [(5, 3, 2, 4), (5, 3)], ids=["images", "vectors"])
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)
 def test_batch_normalisation_is_what_pytorch_says(
-    handle: dnn.Handle, mode: str, dtype: str
+    handle: dnn.Handle, mode: str, dtype: str, shape: tuple[int, ...]
 ) -> None:
     """Per activation by folding the positions into the channels."""
     torch: Any = pytest.importorskip("torch")
-    rng, shape, wide = (
-        np.random.default_rng(4),
-        (5, 3, 2, 4),
-        "float64" if dtype == "float64" else "float32",
-    )
-    channel_shape = (1, 3, 1, 1) if mode == "spatial" else (1, *shape[1:])
+    rng, wide = np.random.default_rng(4), "float64" if dtype == "float64" else "float32"
+    channel_shape = (1, *shape[1:])
+    if mode == "spatial":
+        channel_shape = (1, 3, *[1] * (len(shape) - 2))
     host, dy = (random_values(rng, shape, dtype) for _ in range(2))
     scale, bias, mean, var = (random_values(rng, channel_shape, wide) for _ in range(4))
     var = abs(var) + np.float32(0.5)
@@ -378,7 +377,7 @@ def test_scalars_of_parameters_are_those_of_data_if_they_are_not_given(handle: d
 
 def test_parameters_of_channels_may_be_vectors(handle: dnn.Handle) -> None:
     rng = np.random.default_rng(7)
-    for shape in ((4, 3, 5, 2), (4, 3, 5), (2, 3, 2, 3, 2)):
+    for shape in ((4, 3, 5, 2), (4, 3, 5), (2, 3, 2, 3, 2), (4, 3)):
         x = handle.array(random_values(rng, shape, "float32"))
         hosts = [random_values(rng, (3,), "float32") for _ in range(4)]
         hosts[3] = abs(hosts[3]) + 1
