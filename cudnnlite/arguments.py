@@ -22,6 +22,8 @@ from cudnnlite.errors import ArgumentError, CudnnliteError
 
 # cuDNN's descriptors hold C ints, and ctypes would silently truncate a larger number.
 MAX_INT = 2**31 - 1
+# The integers of cuDNN's graphs are wider.
+MAX_INT64 = 2**63 - 1
 # Characters of a value that a message shows.
 _MOST_SHOWN = 400
 # NAME_MAX in bytes.  Beyond it every system call on a path fails with an error of its own.

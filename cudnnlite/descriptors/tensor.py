@@ -153,11 +153,17 @@ def check_describable(spec: TensorSpec | FilterSpec, argument: str) -> None:
     """
     if spec.size == 0:
         raise ArgumentError(f"{argument}={spec} is empty; cuDNN has no descriptor for that")
-    values = spec.size
+    values, largest_stride = spec.size, 0
     if isinstance(spec, TensorSpec):
         values = max(values, span(spec.shape, spec.strides))
+        largest_stride = max(spec.strides)
     if values > MAX_INT:
         raise ArgumentError(
             f"{argument}={spec} spans {values:,} values of {dtype_name(spec.dtype)}; "
+            f"cuDNN's descriptors end at {MAX_INT:,}; split the batch"
+        )
+    if largest_stride > MAX_INT:
+        raise ArgumentError(
+            f"{argument}={spec} has a stride of {largest_stride:,} on an axis of size 1; "
             f"cuDNN's descriptors end at {MAX_INT:,}"
         )

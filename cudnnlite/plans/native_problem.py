@@ -37,9 +37,6 @@ class NativeProblem:
         self.handle = handle
         self.problem = problem
         self._stack = stack
-        for name, spec in problem.specs.items():
-            if name not in problem.operation.without_descriptor:
-                check_describable(spec, problem.operation.argument(name))
 
     def described_values(self) -> dict[str, Any]:
         """Return the specs that have descriptors, by the names of operands and options."""
@@ -57,8 +54,15 @@ class NativeProblem:
 
     @cached_property
     def descriptors(self) -> dict[str, Any]:
-        """The descriptors of operands and options, by name, made when they are first used."""
-        first_spec = next(iter(self.problem.specs.values()))
+        """The descriptors of operands and options, by name, made when they are first used.
+
+        ArgumentError for an operand that has none.  A graph may take it.
+        """
+        problem = self.problem
+        for name, spec in problem.specs.items():
+            if name not in problem.operation.without_descriptor:
+                check_describable(spec, problem.operation.argument(name))
+        first_spec = next(iter(problem.specs.values()))
         return {
             name: self._stack.enter_context(_describe(self.handle, spec, first_spec.rank - 2))
             for name, spec in self.described_values().items()

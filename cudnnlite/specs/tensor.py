@@ -9,7 +9,7 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-from cudnnlite.arguments import MAX_INT, integers, shown
+from cudnnlite.arguments import MAX_INT, MAX_INT64, integers, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import AnyDtype, dtype_name, itemsize, parse_dtype, vector_length
 from cudnnlite.enums import DataType
@@ -321,7 +321,10 @@ def _parse_strides(
     shape: tuple[int, ...],
     dtype: DataType,
 ) -> tuple[int, ...]:
-    """Return strides within the limits of C; there must be no layout, and no vector type."""
+    """Return strides within the limits of graphs; there must be no layout, and no vector type.
+
+    `check_describable` has the limit of descriptors.
+    """
     if layout is not None:
         raise ArgumentError(
             f"layout={shown(layout)} and strides={shown(strides)} are both given; "
@@ -337,9 +340,9 @@ def _parse_strides(
     for axis, (size, step) in enumerate(zip(shape, steps, strict=True)):
         # cuDNN accepts a negative stride, and reads in front of the buffer.
         smallest = 0 if size <= 1 else 1
-        if not smallest <= step <= MAX_INT:
+        if not smallest <= step <= MAX_INT64:
             raise ArgumentError(
                 f"strides={shown(steps)}: {shown(step)} on axis {axis}; allowed: "
-                f"{smallest} to {MAX_INT}"
+                f"{smallest} to {MAX_INT64}"
             )
     return steps

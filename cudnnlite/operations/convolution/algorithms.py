@@ -135,7 +135,8 @@ def choose(
     if algorithm is not None or needs_descriptor_call:
         return _choose(native, algorithm, limit)
     if not is_aligned and not needs_graph:
-        with suppress(NotSupportedError):
+        # ArgumentError: an operand is too large for a descriptor.
+        with suppress(NotSupportedError, ArgumentError):
             choice = _choose(native, None, limit)
             return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
     preferred = preferred_engine(native, limit, stack)
@@ -150,6 +151,8 @@ def choose(
     except NotSupportedError as error:
         error.notes += (f"no engine serves: {preferred.why}",)
         raise
+    except ArgumentError as error:  # an operand is too large for a descriptor
+        raise ArgumentError(f"{error}; no engine serves: {preferred.why}") from error
     warn_of_limit(preferred.larger, choice.algorithm, problem)
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 

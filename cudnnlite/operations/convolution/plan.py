@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.problem import EXECUTE
@@ -117,8 +117,9 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         if self._algorithm is None and self._interface is None:
             layout = faster_layout(self.problem)
             if layout:
-                # The workspace limit, or this cuDNN, may not allow it.
-                with suppress(NotSupportedError, WorkspaceLimitError):
+                # The workspace limit, or this cuDNN, may not allow it; or an operand is too large
+                # for the descriptor of a conversion.
+                with suppress(NotSupportedError, WorkspaceLimitError, ArgumentError):
                     return self._converted_call(None, layout)
         native = NativeConvolution(self._handle, self.problem, self._resources, self._graph)
         try:
