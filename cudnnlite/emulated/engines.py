@@ -110,13 +110,12 @@ def _why_uneven_gradient_unsupported(problem: GraphConvolution) -> str | None:
     """Return why an H200 refuses a gradient with different padding at the two ends of an axis.
 
     Return None if it is supported, or if the padding is even.  Uneven padding was recorded on an
-    H100 for operands that share one layout, in all types but float64; the rest is refused.
+    H100 for operands that share one layout, in all types but float64, for which the planner of
+    cuDNN 9.28 has engine 0; the rest is refused.
     """
     x, w, y = problem.x, problem.w, problem.y
     if problem.conv.is_symmetric:
         return None
-    if x.dtype == DataType.DOUBLE:
-        return "gradients of float64 with uneven padding"
     layouts = CHANNELS_LAST if w.format == TensorFormat.NHWC else CHANNELS_FIRST
     if not (x.fits(layouts[x.rank]) and y.fits(layouts[y.rank])):
         return "gradients with uneven padding of operands in several layouts"

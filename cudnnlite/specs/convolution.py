@@ -218,7 +218,7 @@ class ConvolutionSpec(
         ------
         ArgumentError
             The ranks differ or are not 3 to 5, the channels do not match, the padding cuts off all
-            of the result, or an output padding is not below its stride.
+            of the result, or an output padding is too large.
         """
         x_shape, w_shape = parse_shape(x_shape, "x_shape"), parse_shape(w_shape, "w_shape")
         rank = len(x_shape)
@@ -231,7 +231,7 @@ class ConvolutionSpec(
         if self.padding == SAME:
             return (x_shape[0], channels, *self._same_transposed_sizes(x_shape, output_padding))
         _, strides, dilations = self.steps(rank - 2)
-        extras = self._output_paddings(output_padding, strides)
+        extras = self._output_paddings(output_padding, rank - 2)
         axes = zip(
             x_shape[2:], w_shape[2:], self.pads(rank - 2), strides, dilations, extras, strict=True
         )
@@ -256,18 +256,50 @@ class ConvolutionSpec(
         strides = self._per_axis("stride", len(x_shape) - 2)
         return [size * stride for size, stride in zip(x_shape[2:], strides, strict=True)]
 
-    def _output_paddings(self, output_padding: Any, strides: tuple[int, ...]) -> tuple[int, ...]:
+    def with_output_padding(self, output_padding: Any, spatial_rank: int) -> ConvolutionSpec:
+        """Return the spec of the convolution that maps a transposed result to the size of x.
+
+        An output padding of the stride or more keeps what the padding behind an axis cuts off
+        otherwise: there is less of this padding then.
+
+        Raises
+        ------
+        ArgumentError
+            An output padding is too large.
+        """
+        if self.padding == SAME:
+            return self
+        extras = self._output_paddings(output_padding, spatial_rank)
+        _, strides, _ = self.steps(spatial_rank)
+        kept = [max(0, extra - stride + 1) for extra, stride in zip(extras, strides, strict=True)]
+        if not any(kept):
+            return self
+        pads = zip(self.pads(spatial_rank), kept, strict=True)
+        return self.replace(
+            padding=[(before, behind - pixels) for (before, behind), pixels in pads]
+        )
+
+    def _output_paddings(self, output_padding: Any, spatial_rank: int) -> tuple[int, ...]:
         """Return the output padding of each spatial axis."""
         extras = parse_steps(output_padding, "output_padding", 0)
         if not isinstance(extras, tuple):
-            extras = (extras,) * len(strides)
-        is_small = len(extras) == len(strides) and all(
-            extra < stride for extra, stride in zip(extras, strides, strict=True)
+            extras = (extras,) * spatial_rank
+        _, strides, dilations = self.steps(spatial_rank)
+        # Behind the padding there would be zeros, for which cuDNN has no convolution.
+        most = [
+            min(max(stride, dilation), stride + behind) - 1
+            for stride, dilation, (_, behind) in zip(
+                strides, dilations, self.pads(spatial_rank), strict=True
+            )
+        ]
+        is_small = len(extras) == len(most) and all(
+            extra <= limit for extra, limit in zip(extras, most, strict=True)
         )
         if not is_small:
             raise ArgumentError(
-                f"output_padding={shown(output_padding)}; "
-                f"allowed: below the stride, {self.stride}, for each spatial axis"
+                f"output_padding={shown(output_padding)}; allowed with stride={self.stride}, "
+                f"dilation={self.dilation} and padding={self.padding}: 0 to {tuple(most)} along the "
+                "spatial axes"
             )
         return extras
 

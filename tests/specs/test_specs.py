@@ -908,6 +908,25 @@ def test_a_convolution_leads_back_from_the_transposed_shape(conv, x_shape, w_sha
     assert conv.output_shape(shape, w_shape) == x_shape
 
 
+@pytest.mark.parametrize(
+    ("conv", "w_shape", "output_padding", "padding"),
+    [
+        (ConvolutionSpec(2, 1, 2), (6, 4, 3, 3), 1, ((2, 1), (2, 1))),
+        (ConvolutionSpec(((0, 4), 1), 2, (5, 1)), (6, 4, 2, 3), (4, 0), ((0, 1), (1, 1))),
+    ],
+)
+def test_an_output_padding_of_the_stride_keeps_padding(conv, w_shape, output_padding, padding):
+    shape = conv.transposed_output_shape((2, 6, 7, 5), w_shape, output_padding)
+    found = conv.with_output_padding(output_padding, 2)
+    assert found.pads(2) == padding
+    assert found.output_shape(shape, w_shape) == (2, 6, 7, 5)
+
+
+def test_an_output_padding_of_zeros_is_refused():
+    with pytest.raises(ArgumentError, match=r"output_padding=2.*padding=1: 0 to \(1, 1\)"):
+        ConvolutionSpec(1, 1, 4).transposed_output_shape((1, 6, 7, 5), (6, 4, 3, 3), 2)
+
+
 def test_a_transposed_shape_as_pytorch_documents_it():
     conv = ConvolutionSpec(padding=1, stride=2)
     assert conv.transposed_output_shape((1, 16, 6, 6), (16, 16, 3, 3), 1) == (1, 16, 12, 12)
@@ -919,7 +938,10 @@ def test_a_transposed_shape_as_pytorch_documents_it():
         (((1, 6, 7, 5), (4, 6, 3, 3)), r"x_shape=\(1, 6, 7, 5\), w_shape=\(4, 6, 3, 3\); needed"),
         (((1, 6, 7), (6, 4, 3, 3)), "of the same rank 3, 4 or 5"),
         (((1, 6), (6, 4)), "of the same rank 3, 4 or 5"),
-        (((1, 6, 7, 5), (6, 4, 3, 3), 2), "output_padding=2; allowed: below the stride, 2"),
+        (
+            ((1, 6, 7, 5), (6, 4, 3, 3), 2),
+            r"output_padding=2; allowed with stride=2, dilation=1 and padding=1: 0 to \(1, 1\)",
+        ),
         (((1, 6, 7, 5), (6, 4, 3, 3), (1, 1, 1)), "output_padding="),
         (((1, 6, 1, 1), (6, 4, 1, 1)), "padding=1 cuts off all of the result"),
     ],

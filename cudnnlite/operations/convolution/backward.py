@@ -321,7 +321,9 @@ def convolution_transpose(
     output_padding : int or iterable of int
         The pixels added to the result at the end of each axis, fewer than the stride.  It selects
         the result's size: with a stride, a convolution maps images of several sizes to the size of
-        `x`, and 0 stands for the smallest of them.
+        `x`, and 0 stands for the smallest of them.  If the dilation is larger than the stride, as
+        many pixels of the padding behind an axis may be kept that there are fewer than the
+        dilation; a graph computes this.
     alpha, beta : float
         y = alpha * result + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
@@ -387,7 +389,7 @@ def convolution_transpose(
         handle,
         convolution_backward.DATA,
         (w, x),
-        (conv,),
+        (conv.with_output_padding(output_padding, x_spec.rank - 2),),
         alpha,
         beta,
         out,
