@@ -92,7 +92,8 @@ class GraphData:
         name : str
             The name of the tensor in calls: an identifier that no other tensor has.
         shape : iterable of int
-            The size of each axis.
+            The size of each axis.  Axis 0 may have size 0: a plan of an empty batch makes no call,
+            and sums over it are zeros.
         dtype : dtype
             The data type of the values.
         strides : iterable of int, optional
@@ -175,7 +176,7 @@ class GraphData:
     ) -> GraphTensor:
         """Return a tensor that is computed and never in memory, unless `output` says so."""
         data_type = self.compute_type if dtype is None else parse_any_dtype(dtype)
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape, all_may_be_empty=True)
         steps = packed_strides(sizes)
         if strides is not None:
             # They may be larger than those of arrays: nothing of this lies in memory.
@@ -191,7 +192,7 @@ class GraphData:
         record = self._own(tensor, "tensor").record
         if not record.name or record.value is not None:
             raise ArgumentError(f"tensor is {record}, which is not in memory")
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape, all_may_be_empty=True)
         steps = parse_strides(strides, sizes)
         elements = span(record.shape, record.strides)
         if span(sizes, steps) > elements:
@@ -500,13 +501,15 @@ def _mapping(value: object, argument: str) -> Mapping[str, Any]:
 
 
 def parse_sizes(shape: Iterable[int]) -> Shape:
-    """Return the shape of a tensor of a graph; ArgumentError if it is none."""
-    return parse_shape(shape, batch_may_be_empty=False)
+    """Return the shape of a tensor in memory; ArgumentError if it is none."""
+    return parse_shape(shape)
 
 
 def parse_strides(strides: Iterable[int] | None, shape: Shape, layout: str | None = None) -> Shape:
     """Return strides in elements: those given, those of a layout, or those of C order."""
     if strides is None and layout is None:
         return packed_strides(shape)
+    # An axis without values may have any stride, as one of size 1.
+    sizes = [max(size, 1) for size in shape]
     # The spec refuses what no tensor has.
-    return TensorSpec(shape, layout=layout, strides=strides).strides
+    return TensorSpec(sizes, layout=layout, strides=strides).strides

@@ -15,10 +15,10 @@ from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, ReduceTensorOp, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphData, parse_sizes, parse_strides
+from cudnnlite.graph.data import GraphData, parse_strides
 from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.specs.layout import MAX_RANK, parse_shape
 from cudnnlite.unknown import methods_of
 
 _TWO_OPERANDS = frozenset(
@@ -245,9 +245,11 @@ class GraphFormulas(GraphData):
             )
         batch = []
         for size, other in zip(first.shape[:-2], second.shape[:-2], strict=True):
-            if max(size, other) % min(size, other):
+            least, most = sorted((size, other))
+            is_empty = least == 0 and most <= 1
+            if not is_empty and (least == 0 or most % least):
                 raise ArgumentError(f"b has shape {second.shape}; a has {first.shape}")
-            batch.append(max(size, other))
+            batch.append(0 if is_empty else most)
         result = self.virtual((*batch, first.shape[-2], second.shape[-1]), dtype)
         lengths = {
             "gemm_m_override_desc": m_lengths,
@@ -312,7 +314,7 @@ class GraphFormulas(GraphData):
         self, x: GraphTensor, shape: Iterable[int], strides: Iterable[int] | None = None
     ) -> GraphTensor:
         """Return the same values in another shape."""
-        tensor, sizes = self._own(x, "x"), parse_sizes(shape)
+        tensor, sizes = self._own(x, "x"), parse_shape(shape, all_may_be_empty=True)
         if math.prod(sizes) != math.prod(tensor.shape):
             raise ArgumentError(
                 f"shape={sizes}; needed: {math.prod(tensor.shape)} values, "

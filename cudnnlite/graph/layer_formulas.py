@@ -19,7 +19,7 @@ from cudnnlite.graph.data import parse_sizes
 from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
-from cudnnlite.specs.layout import MAX_RANK
+from cudnnlite.specs.layout import MAX_RANK, parse_shape
 from cudnnlite.specs.steps import pads_with_last_window
 from cudnnlite.unknown import methods_of
 
@@ -179,7 +179,7 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the filter; `shape` is that of the filter."""
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape, batch_may_be_empty=False)
         self._check_same_rank(x=x, dy=dy)
         spec = _parse_spec(conv).for_shapes(x.shape, sizes)
         _check_gradient(spec, x.shape, sizes, dy.shape)

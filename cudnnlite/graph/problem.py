@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
+from cudnnlite.graph.records import TensorRecord
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
 
 KIND = "graph"
+# The kinds of operations whose results are sums over their operands, if not all are as large.
+_SUMS = ("MATMUL", "NORM_BACKWARD", "CONVOLUTION_BACKWARD_FILTER")
 EXECUTE = "cudnnBackendExecute"
 
 
@@ -79,6 +83,7 @@ class GraphProblem(Problem):
                 "graph.output(name, tensor) lets a tensor be written"
             )
         graph.freeze()
+        _check_sums_of_nothing(graph, outputs)
         results = tuple(record.spec for record in outputs.values())
         operation = GraphOperation(
             KIND,
@@ -89,6 +94,7 @@ class GraphProblem(Problem):
             dtypes=(),
             mixed=True,
             flops=lambda problem: flops_of(problem.graph),
+            sums_images=True,
             graph=graph,
             scratch_outputs=scratch_names,
         )
@@ -122,3 +128,24 @@ class GraphProblem(Problem):
         inputs = ", ".join(map(str, self.graph.inputs.values()))
         outputs = ", ".join(map(str, self.graph.outputs.values()))
         return f"graph of {kinds}: {inputs} to {outputs}"
+
+
+def _check_sums_of_nothing(graph: GraphData, outputs: Mapping[str, TensorRecord]) -> None:
+    """Raise ArgumentError for an output of an empty batch that has values, and is not a sum.
+
+    A plan fills sums with zeros; cuDNN has no empty tensors.
+    """
+    if all(record.spec.size for record in graph.inputs.values()):
+        return
+    writers = {number: node for node in graph.nodes for number in node.written_numbers}
+    for number, record in enumerate(graph.tensors):
+        if record.name not in outputs or record.view_of is not None or record.spec.size == 0:
+            continue
+        node = writers[number]
+        is_sum = node.kind in _SUMS or dict(node.attributes).get("operator") == "ADD"
+        has_terms = all(prod(graph.tensors[read].shape) for read in node.read_numbers)
+        if has_terms or not is_sum:
+            raise ArgumentError(
+                f"{record.name} has values, and the batch is empty: {record}; only a sum over the "
+                "batch is computed then"
+            )

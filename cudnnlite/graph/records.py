@@ -59,7 +59,9 @@ class TensorRecord:
         if shape == self.shape:
             return replace(self, strides=strides, array_axes=None)
         array = TensorSpec(shape, self.dtype, strides=strides)
-        tensor_strides = view_strides(shape, array.strides, self.shape)
+        tensor_strides: Shape | None = self.strides  # no values lie anywhere
+        if array.size:
+            tensor_strides = view_strides(shape, array.strides, self.shape)
         if array.size != prod(self.shape) or tensor_strides is None:
             raise ArgumentError(
                 f"{self.name} is {array}; needed: an array with a view in the shape {self.shape}"
@@ -113,5 +115,5 @@ def packed_strides(shape: Sequence[int]) -> Shape:
         return ()
     strides = [1]
     for size in reversed(shape[1:]):
-        strides.append(strides[-1] * size)
+        strides.append(strides[-1] * max(size, 1))
     return tuple(reversed(strides))

@@ -1,4 +1,4 @@
-"""`SumOfNothing`: a sum over the images of an empty batch, for which cuDNN has no descriptors."""
+"""`SumOfNothing`: sums over the images of an empty batch, for which cuDNN has no descriptors."""
 
 from __future__ import annotations
 
@@ -15,29 +15,38 @@ from cudnnlite.specs.filter import as_tensor
 class SumOfNothing:
     """Computes out = beta * out, or zeros if beta is 0; it has the interface of a `PreparedCall`.
 
+    Outputs without values are left out.
+
     C functions: `cudnnScaleTensor`, and `cudnnSetTensor` where `out` is not read.
     """
 
     arguments: tuple[()] = ()
-    check = None  # the prepared call raises errors
+    check = None  # the prepared calls raise errors
 
     def __init__(self, handle: Handle, problem: Problem, stack: ExitStack) -> None:
-        (written,) = problem.operation.writes
-        (self._header_name,) = problem.operation.header(written)
-        spec = as_tensor(problem.specs[written])
-        beta = problem.values["beta"]
-        descriptor = stack.enter_context(TensorDescriptor(spec))
-        host_type = ctypes.c_double if spec.dtype == DataType.DOUBLE else ctypes.c_float
-        self._scalar = host_type(beta)  # C has its address
+        operation = problem.operation
+        beta = problem.values.get("beta", 0.0)
         function = "cudnnScaleTensor" if beta else "cudnnSetTensor"
-        self._call = handle.api.prepare(
-            function, handle.ptr, descriptor.ptr, 0, ctypes.addressof(self._scalar)
-        )
+        self._calls = {}
+        self._scalars = []  # C has their addresses
+        for name in operation.writes:
+            spec = as_tensor(problem.specs[name])
+            if spec.size == 0:
+                continue
+            descriptor = stack.enter_context(TensorDescriptor(spec))
+            host_type = ctypes.c_double if spec.dtype == DataType.DOUBLE else ctypes.c_float
+            self._scalars.append(host_type(beta))
+            address = ctypes.addressof(self._scalars[-1])
+            (header_name,) = operation.header(name)
+            call = handle.api.prepare(function, handle.ptr, descriptor.ptr, 0, address)
+            self._calls[header_name] = call
 
     def replace(self, **addresses: int) -> None:
-        """Change the address of the output; those of the empty operands are not used."""
-        self._call.replace(y=addresses[self._header_name])
+        """Change the addresses of the outputs; those of the empty operands are not used."""
+        for name, call in self._calls.items():
+            call.replace(y=addresses[name])
 
     def function(self) -> None:
         """Enqueue it."""
-        self._call()
+        for call in self._calls.values():
+            call()

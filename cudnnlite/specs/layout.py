@@ -67,12 +67,17 @@ def layout_of_rank(layout: str, rank: int) -> str:
 
 
 def parse_shape(
-    shape: Iterable[Any], argument: str = "shape", *, batch_may_be_empty: bool = True
+    shape: Iterable[Any],
+    argument: str = "shape",
+    *,
+    batch_may_be_empty: bool = True,
+    all_may_be_empty: bool = False,
 ) -> tuple[int, ...]:
     """Return a shape of 1 to 8 sizes that are C ints, or raise ArgumentError.
 
     Sizes are positive, except those of an empty batch: unless `batch_may_be_empty` is False, axis 0
-    may have size 0, and so may axis 1 of a rank-3 shape, the batch of sequence-major arrays.
+    may have size 0, and so may axis 1 of a rank-3 shape, the batch of sequence-major arrays, and of
+    a rank-2 shape, a matrix without columns.  With `all_may_be_empty` each axis may.
     """
     # If the rank is too large, `integers` returns the first MAX_RANK + 1 sizes.
     sizes = integers(shape, argument, most=MAX_RANK)
@@ -81,9 +86,9 @@ def parse_shape(
             f"{argument}={shown(shape)} has rank {len(sizes)}; allowed: 1 to {MAX_RANK}"
         )
     for axis, size in enumerate(sizes):
-        may_be_batch = axis == 0 or (axis == 1 and len(sizes) == 3)
+        may_be_batch = axis == 0 or (axis == 1 and len(sizes) in (2, 3))
         smallest = 1
-        if batch_may_be_empty and may_be_batch:
+        if all_may_be_empty or (batch_may_be_empty and may_be_batch):
             smallest = 0
         if not smallest <= size <= MAX_INT:
             raise ArgumentError(

@@ -1358,7 +1358,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "k's size": (FORWARD, {"k": spec(2, 4, 64, 16)}, "k has shape .*the size 32"),
     "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*steps of k"),
     "bias": (FORWARD, {"bias": spec(2, 4, 1, 64)}, "bias has shape .*needed: .1 or 2, 1 or 4, 64"),
-    "empty": (FORWARD, {"q": spec(0, 4, 64, 32)}, "q has shape .*sizes from 1 on"),
+    "k's batch": (FORWARD, {"q": spec(0, 4, 64, 32)}, "k has shape .*needed .*the batch 0"),
     "scale": (FORWARD, {"scale": "1"}, "scale='1' must be a real number"),
     "causal": (FORWARD, {"causal": 1}, "causal=1; allowed: True, False"),
 }

@@ -403,7 +403,7 @@ REFUSED = {
     "name twice": (lambda g, x: g.input("x", X), "name='x' is the name of another tensor"),
     "name of a number": (lambda g, x: g.scalar("x", 1), "name='x'"),
     "empty shape": (lambda g, x: g.input("y", ()), "shape"),
-    "empty axis": (lambda g, x: g.input("y", (0, 3)), "size 0 on axis 0; allowed: 1 to"),
+    "empty axis": (lambda g, x: g.input("y", (2, 3, 0)), "size 0 on axis 2; allowed: 1 to"),
     "size": (lambda g, x: g.input("y", (2, 2.5)), r"shape=\(2, 2.5\)"),
     "dtype": (lambda g, x: g.input("y", X, "bool"), "dtype='bool'"),
     "strides": (lambda g, x: g.input("y", X, strides=(1, 2)), "strides"),

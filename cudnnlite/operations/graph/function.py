@@ -158,9 +158,6 @@ class GraphRequest(Generic[ResultT]):
         raise ArgumentError(message)
 
     def _graph_of(self, specs: Mapping[str, TensorSpec]) -> Graph:
-        for name, spec in specs.items():
-            if spec.size == 0:
-                raise ArgumentError(f"{name} has shape {spec.shape}; needed: sizes from 1 on")
         return self._formula(specs, **self._options, **self._numbers)
 
     def problem(self) -> NoReturn:

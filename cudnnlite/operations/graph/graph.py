@@ -185,7 +185,8 @@ def plan_graph(
     make_plan = partial(
         _plan_by, handle, graph, limit=limit, requirements=requirements, scratch=scratch
     )
-    if engine is not None:
+    has_empty_batch = any(record.spec.size == 0 for record in graph.inputs.values())
+    if engine is not None or has_empty_batch:
         return make_plan(engine, replay=replay)
     choose = partial(
         tuned_choice,

@@ -203,7 +203,7 @@ def gradient_graph(
             f"{specs[other].shape}: {whole}, or {matrix}{hint}"
         )
     graph = product.graph
-    if is_one_matrix and prod(product.batch) > 1:
+    if is_one_matrix and prod(product.batch) != 1:
         axis = _shared_axis(side)
         first, second = ("dy", "b") if side == "a" else ("a", "dy")
         left = product.join_batch(first, axis, is_left=True)
