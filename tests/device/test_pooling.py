@@ -12,6 +12,7 @@ import pytest
 from helpers.extents import each_pair
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from oracles import HAS_TORCH
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -556,6 +557,58 @@ def test_gradients_with_channels_last(handle: dnn.Handle, case: str, mode: str) 
             continue
         dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, x.spec))
         assert_near(dx.numpy(), clipped_gradient(host, dy_host, numbers), OPERATION_BOUNDS[dtype])
+
+
+VOLUMES = {  # window, padding, stride
+    "uneven": ((3, 2, 2), ((1, 0), (0, 1), 0), (2, 1, 2), False),
+    "last windows": ((2, 3, 2), 0, (2, 2, 3), True),
+}
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed")
+@each_pair(case=VOLUMES, mode=MODES, layout=["first", "last"], dtype=FLOATS)
+def test_volumes_as_pytorch(
+    handle: dnn.Handle, case: str, mode: str, layout: str, dtype: str
+) -> None:
+    """Three spatial axes; PyTorch pads by itself, and pools without padding."""
+    import torch
+
+    window, padding, stride, ceil_mode = VOLUMES[case]
+    pooling = pooling_of(window, padding, stride, mode=mode, ceil_mode=ceil_mode)
+    host = moderate_values(np.random.default_rng(0), (2, 4, 7, 6, 8), dtype)
+    x = upload(handle, spec_of(host.shape, dtype, layout), host)
+    numbers = pooling.for_shapes(host.shape)
+    is_last = layout == "last"
+    counts_behind = "include" in mode and not is_last and case == "uneven"
+    if counts_behind or (is_last and dtype in ("float64", "bfloat16")):
+        with pytest.raises((dnn.ArgumentError, dnn.NotSupportedError)):
+            dnn.pooling_forward(handle, x, pooling)
+        return
+    tensor = torch.from_numpy(host.astype(np.float64)).requires_grad_()
+    is_maximum = mode in MAXIMA
+    pads = [end for pair in reversed(numbers.pads(3)) for end in pair]
+    fill = -np.inf if is_maximum else 0.0
+    padded = torch.nn.functional.pad(tensor, pads, value=fill)
+    if is_maximum:
+        pooled = torch.nn.functional.max_pool3d(padded, window, stride)
+    else:
+        pooled = torch.nn.functional.avg_pool3d(padded, window, stride)
+        if "EXCLUDE" in numbers.mode.name:
+            ones = torch.nn.functional.pad(torch.ones_like(tensor), pads)
+            pooled = pooled / torch.nn.functional.avg_pool3d(ones, window, stride)
+    expected = pooled.detach().numpy()
+    y = dnn.pooling_forward(handle, x, pooling)
+    assert_near(y.numpy(), expected, 0 if is_maximum else OPERATION_BOUNDS[dtype])
+    dy_host = moderate_values(np.random.default_rng(1), expected.shape, dtype)
+    dy = upload(handle, y.spec, dy_host)
+    if is_maximum and is_last:
+        with pytest.raises(dnn.ArgumentError, match="ends the process when it is asked"):
+            dnn.pooling_backward(handle, y, dy, x, pooling)
+        return
+    pooled.backward(torch.from_numpy(dy_host.astype(np.float64)))
+    dx = dnn.pooling_backward(handle, y, dy, x, pooling)
+    assert tensor.grad is not None
+    assert_near(dx.numpy(), tensor.grad.numpy(), OPERATION_BOUNDS[dtype])
 
 
 ONE_PIXEL = {  # window, padding

@@ -38,8 +38,7 @@ def pooling_forward(
         bfloat16.
     pooling : PoolingSpec
         Window, padding, stride, mode.  Where the padding of an axis differs at its two ends, for
-        instance by `ceil_mode`, a graph pools: x has 1 or 2 spatial axes, and `alpha` and `beta`
-        are not taken.
+        instance by `ceil_mode`, a graph pools: `alpha` and `beta` are not taken.
     alpha, beta : float
         Host scalars: y = alpha * result + beta * y.  With beta = 0 `out` is not read.
     out : device array, optional
