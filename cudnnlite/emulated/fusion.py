@@ -165,7 +165,7 @@ def why_no_fused_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -
     if None in classes or dtypes != {problem.x.dtype}:
         return (
             "an operand of another type, layout or shape than the result's, a value for each "
-            "channel, or one value"
+            "channel (of each image), a mask for each image, or one value"
         )
     alphas = [
         (operation.value("alpha1", 1.0), operation.value("alpha2", 1.0)) for operation in chain
@@ -230,6 +230,18 @@ def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool)
     return None
 
 
+def is_broadcast(shape: tuple[int, ...], y_shape: tuple[int, ...]) -> bool:
+    """Return whether an operand is broadcast to the result y as an H200 served it.
+
+    That is a value for each channel, or for each channel of each image, or a mask for each image.
+    It refused a value for each value of y, and added one for each column wrongly.
+    """
+    n, channels, *spatial = y_shape
+    ones = (1,) * len(spatial)
+    served = ((1, channels, *ones), (n, channels, *ones), (n, 1, *spatial))
+    return shape != y_shape and shape in served
+
+
 def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
     """Return the class of an operation, as far as engines differ; None if it has none."""
     mode = mode_of(operation)
@@ -243,6 +255,8 @@ def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
         return "added image" if is_addition else None
     if b.shape == (1, y.shape[1], *[1] * (y.rank - 2)):
         return "added channels" if is_addition else "multiplied channels"
+    if is_broadcast(b.shape, y.shape):
+        return "broadcast"
     if b.size == 1 and is_addition:
         return "added number"
     return None

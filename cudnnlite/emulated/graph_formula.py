@@ -10,6 +10,7 @@ from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, Re
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import (
     FusedConvolution,
+    is_broadcast,
     mode_of,
     spec_of,
     why_no_general_engine,
@@ -25,6 +26,7 @@ from cudnnlite.graph.known_faults import (
     why_strides_end_the_process,
 )
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
@@ -250,7 +252,11 @@ def _why_no_parameters(operation: BackendObject, x: TensorSpec) -> str | None:
 
 
 def _why_no_resample(operation: BackendObject) -> str | None:
-    """Return why a pooling is refused: no engine was named, or the numbers were wrong."""
+    """Return why a pooling is refused: no engine was named, or the numbers were wrong.
+
+    Images of four axes were recorded on an H100.  For those of five the planner of cuDNN 9.28 has
+    engines in the same layouts and types.
+    """
     steps = operation.value("desc")
     mode = ResampleMode(steps.value("mode"))
     is_largest = mode == ResampleMode.MAXPOOL
@@ -267,13 +273,16 @@ def _why_no_resample(operation: BackendObject) -> str | None:
     indices = specs.pop("idxdesc", None)
     # Images of dy may have one pixel, in which both layouts are the same.
     x = specs["xdesc"] if "xdesc" in specs else specs["dxdesc"]
-    is_channels_last = x.fits("NHWC") and not x.fits("NCHW")
-    layout = "NHWC" if is_channels_last else "NCHW"
+    if x.rank not in (4, 5):
+        return "a pooling of other than four or five axes"
+    layouts = CHANNELS_FIRST[x.rank], CHANNELS_LAST[x.rank]
+    is_channels_last = x.fits(layouts[1]) and not x.fits(layouts[0])
+    layout = layouts[is_channels_last]
     if x.dtype not in (*_FLOATS, DataType.DOUBLE):
         return f"a pooling of {x.dtype.name}"
     is_alike = all(spec.dtype == x.dtype and spec.fits(layout) for spec in specs.values())
-    if x.rank != 4 or not is_alike:
-        return "a pooling of other than four axes, of several layouts or types, or with gaps"
+    if not is_alike:
+        return "a pooling of several layouts or types, or with gaps"
     if is_channels_last and x.dtype == DataType.DOUBLE:
         return "a pooling of float64 with channels last"
     is_forward = operation.kind == "OPERATION_RESAMPLE_FWD"
@@ -297,6 +306,8 @@ def _why_no_indices(indices: TensorSpec, *, is_largest: bool, is_channels_last: 
     """Return why the places of maxima are refused: a GPU left them unwritten, or was not asked."""
     if not is_largest:
         return "indices of averages"
+    if indices.rank != 4:
+        return "indices of maxima of other than four axes"
     if not is_channels_last:
         return "indices of maxima with channels first, which cuDNN 9.19 does not write"
     if indices.dtype not in _INDEX_TYPES or not indices.fits("NHWC"):
@@ -417,7 +428,6 @@ def _why_no_convolution_epilogue(graph: GraphFormula) -> str | None:
 
 def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | None:
     """Return why tensors behind a convolution are refused."""
-    channels = (1, problem.y.shape[1], *(1,) * (problem.y.rank - 2))
     ends = {tensor.value("unique_id") for tensor in (problem.chain[-1].value("ydesc"),)}
     ends |= set(graph.operations[0].content.uids.values())
     for number, tensor in graph.tensors.items():
@@ -425,12 +435,12 @@ def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | No
         dtype = DataType(tensor.value("data_type"))
         if dtype != (problem.x.dtype if is_in_memory else DataType.FLOAT):
             return f"a tensor of {dtype.name} behind a convolution of {problem.x.dtype.name}"
-        if (
-            is_in_memory
-            and number not in ends
-            and tuple(tensor.attributes["dimensions"]) != channels
-        ):
-            return "an operand behind a convolution that is not one value for each channel"
+        is_operand = is_in_memory and number not in ends
+        if is_operand and not is_broadcast(tuple(tensor.attributes["dimensions"]), problem.y.shape):
+            return (
+                "an operand behind a convolution that is neither a value for each channel, (1 or N, "
+                "C, 1, 1), nor a mask of images, (N, 1, H, W)"
+            )
     return None
 
 

@@ -12,6 +12,7 @@ from oracles import onnx_convolution
 from tolerances import assert_close
 
 import cudnnlite as dnn
+from cudnnlite.graph.convolution_data import add_input, add_output
 from cudnnlite.operations.graph.activations import ACTIVATIONS as NAMES
 
 from .problems import LAST, Array, poisoned, random_values, upload
@@ -276,3 +277,63 @@ def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
             getattr(dnn.convolution_forward, function_name)(handle, *case.operands, epilogue="relu")
     with pytest.raises(dnn.ArgumentError, match="replay is given to problem"):
         dnn.convolution_forward.problem(*case.operands, epilogue="relu", replay=True)
+
+
+# ------------------------------------------------------------------ operands behind a convolution
+
+BROADCAST: dict[str, list[tuple[str, tuple[int, ...]]]] = {
+    "a mask": [("MUL", (2, 1, 5, 6))],
+    "a scale of each image": [("MUL", (2, 16, 1, 1))],
+    "a bias of each image": [("ADD", (2, 16, 1, 1))],
+    "scale, bias and mask": [
+        ("MUL", (2, 16, 1, 1)),
+        ("ADD", (2, 16, 1, 1)),
+        ("MUL", (2, 1, 5, 6)),
+    ],
+    "mask and bias": [("MUL", (2, 1, 5, 6)), ("ADD", (1, 16, 1, 1))],
+}
+REFUSED_BROADCAST = {"an image": (2, 16, 5, 6), "a row": (1, 1, 1, 6), "a column": (1, 1, 5, 1)}
+
+
+def graph_with_operands(
+    handle: dnn.Handle, chain: list[tuple[str, tuple[int, ...]]], dtype: str
+) -> tuple[dnn.Graph, dict[str, dnn.DeviceArray], Array]:
+    """Return a convolution with operands and ReLU behind it, its arrays, and the right result."""
+    rng = np.random.default_rng(0)
+
+    def array(shape: tuple[int, ...]) -> dnn.DeviceArray:
+        return handle.array(random_values(rng, shape, dtype), dtype=dtype, layout="NHWC")
+
+    arrays = {"x": array((2, 8, 5, 6)), "w": array((16, 8, 3, 3))}
+    graph = dnn.Graph()
+    inputs = {name: add_input(graph, name, one.spec) for name, one in arrays.items()}
+    y = graph.convolution_forward(
+        inputs["x"], inputs["w"], dnn.ConvolutionSpec(padding=1, math_type="fma")
+    )
+    x_host, w_host = (arrays[name].numpy().astype(np.float64) for name in "xw")
+    expected = onnx_convolution(x_host, w_host, (1, 1), (1, 1), (1, 1))
+    for number, (mode, shape) in enumerate(chain):
+        name = f"operand_{number}"
+        arrays[name] = array(shape)
+        y = graph.pointwise(mode, y, add_input(graph, name, arrays[name].spec))
+        operation = np.multiply if mode == "MUL" else np.add
+        expected = operation(expected, arrays[name].numpy().astype(np.float64))
+    add_output(graph, "y", graph.relu(y), dnn.TensorSpec(expected.shape, dtype, "NHWC"))
+    return graph, arrays, np.maximum(expected, 0)
+
+
+@each_pair(name=BROADCAST, dtype=["float16", "bfloat16", "float32"])
+def test_operands_that_are_broadcast(handle: dnn.Handle, name: str, dtype: str) -> None:
+    graph, arrays, expected = graph_with_operands(handle, BROADCAST[name], dtype)
+    with graph.plan(handle) as plan:
+        bound = BOUNDS[dtype] if dtype != "float32" else 2e-3  # TF32
+        assert_close(plan(**arrays)["y"].numpy(), expected, bound)
+
+
+@pytest.mark.parametrize("name", REFUSED_BROADCAST)
+def test_operands_that_the_emulated_device_refuses(name: str) -> None:
+    """An H200 refused an image, and added a row wrongly."""
+    with dnn.Handle(device="emulated") as handle:
+        graph, _, _ = graph_with_operands(handle, [("MUL", REFUSED_BROADCAST[name])], "float16")
+        with pytest.raises(dnn.NotSupportedError, match="served without MUL"):
+            graph.plan(handle)

@@ -216,7 +216,8 @@ class EpilogueRequest(ConvolutionRequest):
         if added:
             raise ArgumentError(
                 f"epilogue makes {', '.join(added)}; allowed: what it computes of y and of "
-                "numbers, for a call has no further arrays"
+                "numbers, for a call has no further arrays; a Graph has them: (1 or N, C, 1, 1), or "
+                "(N, 1, H, W)"
             )
         return result
 
