@@ -343,10 +343,11 @@ def test_lengths(handle: dnn.Handle, heads: int, options: dict[str, Any], dtype:
     check_both_directions(handle, operands, (mask | is_empty, 0.0, 1.0), rows, columns, **options)
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 40, 72), (2, 1, 1, 72), (1, 4, 1, 72)], ids=str)
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
+def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str, shape: tuple[int, ...]) -> None:
     operands = attention_operands(handle, ATTENTION["asymmetric"], dtype)
-    operands.add("bias", (1, 4, 40, 72))
+    operands.add("bias", shape)
     check_both_directions(handle, operands, (None, operands.host["bias"], 1.0))
 
 
@@ -430,6 +431,16 @@ def test_the_gradient_of_a_bias_with_dropout(handle: dnn.Handle) -> None:
     operands.add("bias", (1, 4, 64, 128))
     scores = (None, operands.host["bias"], kept)
     check_both_directions(handle, operands, scores, return_dbias=True, **options)
+
+
+def test_the_gradient_of_a_bias_for_all_queries_is_refused(handle: dnn.Handle) -> None:
+    q, stats, bias = spec(2, 4, 64, 32), spec(2, 4, 64, 1, dtype="float32"), spec(2, 1, 1, 64)
+    with pytest.raises(
+        dnn.ArgumentError, match=r"return_dbias=True with a bias of shape \(2, 1, 1"
+    ):
+        dnn.scaled_dot_product_attention_backward.plan(
+            handle, q, q, q, q, q, stats, bias=bias, return_dbias=True
+        )
 
 
 def test_the_gradient_of_no_bias_is_refused(handle: dnn.Handle) -> None:
@@ -1357,7 +1368,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "k's heads": (FORWARD, {"k": spec(2, 3, 64, 32)}, "k has shape .*heads that divide 4"),
     "k's size": (FORWARD, {"k": spec(2, 4, 64, 16)}, "k has shape .*the size 32"),
     "v's steps": (FORWARD, {"v": spec(2, 4, 32, 32)}, "v has shape .*steps of k"),
-    "bias": (FORWARD, {"bias": spec(2, 4, 1, 64)}, "bias has shape .*needed: .1 or 2, 1 or 4, 64"),
+    "bias": (FORWARD, {"bias": spec(2, 4, 64, 1)}, "bias has .*1 or 2, 1 or 4, 1 or 64, 64"),
     "k's batch": (FORWARD, {"q": spec(0, 4, 64, 32)}, "k has shape .*needed .*the batch 0"),
     "scale": (FORWARD, {"scale": "1"}, "scale='1' must be a real number"),
     "causal": (FORWARD, {"causal": 1}, "causal=1; allowed: True, False"),

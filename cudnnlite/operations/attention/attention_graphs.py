@@ -221,6 +221,11 @@ class _Attention:
         if "bias" not in self.inputs:
             raise ArgumentError("return_dbias=True needs a bias")
         bias = self.inputs["bias"]
+        if bias.shape[2:] != dscores.shape[2:]:
+            raise ArgumentError(
+                f"return_dbias=True with a bias of shape {bias.shape}; needed: "
+                f"(..., {dscores.shape[2]}, {dscores.shape[3]})"
+            )
         self.graph.output("dbias", self._add_up(dscores, bias.shape), bias.dtype)
 
     def _add_up(self, values: GraphTensor, shape: tuple[int, ...]) -> GraphTensor:
@@ -298,8 +303,10 @@ def _check_lengths(specs: Mapping[str, TensorSpec], batch: int) -> None:
 
 def _check_bias(shape: tuple[int, ...], scores_shape: tuple[int, ...]) -> None:
     batch, heads, q_steps, k_steps = scores_shape
-    is_broadcast = shape[0] in (1, batch) and shape[1] in (1, heads)
-    if not is_broadcast or shape[2:] != (q_steps, k_steps):
+    pairs = zip(shape[:3], scores_shape[:3], strict=True)
+    is_broadcast = all(size in (1, whole) for size, whole in pairs)
+    if not is_broadcast or shape[3] != k_steps:
         raise ArgumentError(
-            f"bias has shape {shape}; needed: (1 or {batch}, 1 or {heads}, {q_steps}, {k_steps})"
+            f"bias has shape {shape}; needed: "
+            f"(1 or {batch}, 1 or {heads}, 1 or {q_steps}, {k_steps})"
         )

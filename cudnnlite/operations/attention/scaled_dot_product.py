@@ -59,8 +59,8 @@ def scaled_dot_product_attention_forward(
     causal : bool
         Whether a query attends only to the keys up to its own step.
     bias : device array, optional
-        Added to the scores, ``(1 or batch, 1 or heads, q's steps, k's steps)``; of q's data type
-        or float32.
+        Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
+        type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``.
     q_lengths, kv_lengths : device array, optional
         The number of steps of queries, and of keys and values, in each sequence; int32, from 1 on,
         ``(batch, 1, 1, 1)``.  Give both or none.  Beyond q_lengths, float16 and bfloat16 outputs
@@ -171,8 +171,9 @@ def scaled_dot_product_attention_backward(
     scale, causal, bias, q_lengths, kv_lengths, window, dropout, seed, offset
         The arguments of the forward call, unchanged.
     return_dbias : bool
-        Whether the gradient of `bias`, then of q's data type, is returned too.  NVIDIA documents it from compute capability
-        9.0 on; cuDNN may have no engine for it.
+        Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
+        9.0 on; cuDNN may have no engine for it.  The bias has all steps of q and k then, and q's
+        data type.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional
