@@ -4,10 +4,13 @@ Python drops an exception that is raised in a finalizer, even one of a signal ha
 to run there.  So no Python code runs here when an owner is collected.  C code notes the leak, and
 asks the interpreter for a pending call.  The interpreter makes a pending call between two
 instructions of the main thread, as it runs signal handlers, and an exception in it is raised there.
+When the interpreter ends, nothing is freed any more: a pending call that is made after the modules
+were cleared ends the process.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 import warnings
@@ -48,11 +51,14 @@ class Leak(weakref.ref[Any]):
         self.complaint = complaint
         # Python calls the callbacks of later references first.  Both are C, so that the pending
         # call cannot come between them.
-        self._pending_call = weakref.ref(owner, _ask_for_pending_call)
+        self._pending_call: object = None
+        if not sys.is_finalizing():
+            self._pending_call = weakref.ref(owner, _ask_for_pending_call)
         _watched[id(self)] = self
 
     def detach(self) -> None:
         """Stop watching the owner; harmless when called again."""
+        self._pending_call = None
         _watched.pop(id(self), None)
 
 
@@ -96,6 +102,13 @@ def _release(leak: Leak) -> None:
 def _is_refusal(error: Exception) -> bool:
     """Tell whether cuDNN or CUDA raised an error, and not a signal handler."""
     return isinstance(error, CudnnliteError) or type(error).__module__.startswith("cuda.")
+
+
+@atexit.register
+def _ask_for_no_more_calls() -> None:
+    """Let owners that are collected while the interpreter ends ask for no pending call."""
+    for leak in list(_watched.values()):
+        leak._pending_call = None
 
 
 class _Unraisable:

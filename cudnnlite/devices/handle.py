@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from threading import current_thread, get_ident
@@ -146,7 +147,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         Raises
         ------
         ClosedError
-            After `close()`.
+            After `close()`, and in a `__del__` that runs while the interpreter ends.
         ThreadError
             On another thread than the one that made it.
         CaptureError
@@ -154,6 +155,8 @@ class Handle(NativeObject[cudnnHandle_t]):
         """
         if self._native is None:
             raise ClosedError("this Handle was closed")
+        if sys.is_finalizing():  # modules cannot be imported any more
+            raise ClosedError("the interpreter is ending: this Handle makes no plan any more")
         if self._check_thread and get_ident() != self._thread:
             raise ThreadError(
                 f"this handle was made on thread {self._thread_name!r} and is used on "

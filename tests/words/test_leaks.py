@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.harness import run_python
 
 import cudnnlite as dnn
+from cudnnlite._raw import leaks
 from cudnnlite.emulated.device import EmulatedDevice
 
 MIB = 1 << 20
@@ -53,3 +55,46 @@ def test_a_search_leaves_no_stream(own_handle):
     assert len(own_handle.device._streams) == before
     with pytest.raises(dnn.ArgumentError, match="is not a stream"):
         own_handle.device.stream(address)
+
+
+def test_closed_owners_ask_for_no_pending_call(monkeypatch):
+    """The interpreter may make it when it ends, after the modules were cleared."""
+    calls = []
+    monkeypatch.setattr(leaks, "_ask_for_pending_call", calls.append)
+    descriptor = dnn.TensorDescriptor((1, 2))
+    descriptor.close()
+    del descriptor
+    assert calls == []
+
+
+def test_nothing_asks_for_a_pending_call_when_the_interpreter_ends(monkeypatch):
+    calls = []
+    monkeypatch.setattr(leaks, "_ask_for_pending_call", calls.append)
+    monkeypatch.setattr(leaks, "_watched", {})
+    descriptor = dnn.TensorDescriptor((1, 2))
+    leaks._ask_for_no_more_calls()
+    del descriptor
+    assert calls == []
+
+
+@pytest.mark.processes
+def test_a_call_in_a_finalizer_while_the_interpreter_ends():
+    process = run_python("""
+        import numpy as np
+        import cudnnlite as dnn
+
+        class Late:
+            def __init__(self, handle, x):
+                self.handle, self.x = handle, x
+
+            def __del__(self, call=dnn.softmax_forward, refusal=dnn.ClosedError):
+                try:
+                    call(self.handle, self.x)
+                except refusal as error:
+                    print(error)
+
+        handle = dnn.Handle("emulated")
+        late = Late(handle, handle.array(np.ones((1, 2, 3), np.float32)))
+    """)
+    assert process.stdout == "the interpreter is ending: this Handle makes no plan any more\n"
+    assert "Traceback" not in process.stderr
