@@ -1,7 +1,7 @@
 """Parsers for the values that users pass: integers, real numbers, cudnnlite's objects, paths.
 
 A parser raises `ArgumentError` for a value that it does not accept.  An exception that a value's
-own methods raise is passed on unchanged.
+own methods raise is passed on unchanged, except one of `__repr__`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,24 @@ KindT = TypeVar("KindT")
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it, cut after 400 characters."""
-    text = repr(value)
+    """Return a value as a message shows it, cut after 400 characters.
+
+    A value whose `repr` raises an exception is shown by its type.  Python raises one for integers
+    of more than 4300 digits, and for lists that are nested deeper than its stack.
+    """
+    if type(value) in (str, bytes, bytearray):
+        value = value[: _MOST_SHOWN + 1]  # type: ignore[index]
+    try:
+        text = str.__str__(repr(value))
+    except Exception:  # whatever a user's `__repr__` raises
+        # A metaclass may replace the attribute `__name__`.
+        name = type.__dict__["__name__"].__get__(type(value))
+        text = f"<{name} that cannot be shown>"
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """Return a name or a list of names as a message shows it, cut after 400 characters."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 

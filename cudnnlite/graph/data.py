@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from cudnnlite.arguments import (
+    cut,
     instance_of,
     integer,
     integers,
@@ -68,6 +68,12 @@ class GraphData:
         self.tensors: list[TensorRecord] = []
         self.nodes: list[Node] = []
         self._is_frozen = False
+        # What was counted of `tensors` and `nodes`, which only grow, so that it takes linear time.
+        self._names: dict[str, int] = {}
+        self._named = 0
+        self._written: set[int] = set()
+        self._executed = 0
+        self._first_free_number = 0  # of names of numbers
 
     if not TYPE_CHECKING:
 
@@ -166,6 +172,7 @@ class GraphData:
         data_type = parse_dtype(record.dtype if dtype is None else dtype)
         named = replace(record, name=name, dtype=data_type)
         self.tensors[tensor.number] = named.with_array(sizes, parse_strides(strides, sizes, layout))
+        self._names[name] = tensor.number
         return tensor
 
     def virtual(
@@ -182,7 +189,9 @@ class GraphData:
             # They may be larger than those of arrays: nothing of this lies in memory.
             steps = integers(strides, "strides", MAX_RANK)
         if len(steps) != len(sizes) or min(steps, default=0) < 0:
-            raise ArgumentError(f"strides={steps}; needed: one from 0 on for each of {sizes}")
+            raise ArgumentError(
+                f"strides={shown(steps)}; needed: one from 0 on for each of {sizes}"
+            )
         return self._add(TensorRecord(sizes, data_type, steps))
 
     def view(
@@ -205,13 +214,12 @@ class GraphData:
 
     def tensor(self, name: str | int) -> GraphTensor:
         """Return a tensor by its name or its number."""
-        numbers = {record.name: number for number, record in enumerate(self.tensors)}
-        if isinstance(name, str) and name and name in numbers:
-            views = [number for number, record in enumerate(self.tensors) if record.name == name]
-            return GraphTensor(self, views[0])
         if not isinstance(name, str) and self.tensors:
             return GraphTensor(self, integer(name, "name", 0, len(self.tensors) - 1))
-        names = ", ".join(name for name in numbers if name)
+        numbers = self._numbers_by_name()
+        if isinstance(name, str) and name in numbers:
+            return GraphTensor(self, numbers[name])
+        names = cut(", ".join(numbers))
         raise ArgumentError(f"name={shown(name)}; allowed: {names or 'none'}")
 
     def as_tensor(self, value: object) -> GraphTensor:
@@ -219,8 +227,9 @@ class GraphData:
         if isinstance(value, GraphTensor):
             return self._own(value, "tensor")
         number = real_number(value, "value")
-        names = {record.name for record in self.tensors}
-        name = next(name for name in map("number_{}".format, count()) if name not in names)
+        names = self._numbers_by_name()
+        while (name := f"number_{self._first_free_number}") in names:
+            self._first_free_number += 1
         return self.scalar(name, number)
 
     def _own(self, tensor: GraphTensor, argument: str) -> GraphTensor:
@@ -240,8 +249,8 @@ class GraphData:
             raise ArgumentError(
                 f"name={shown(name)}; needed: an identifier, none of {', '.join(_RESERVED_NAMES)}"
             )
-        if any(record.name == name for record in self.tensors):
-            raise ArgumentError(f"name={name!r} is the name of another tensor of this graph")
+        if name in self._numbers_by_name():
+            raise ArgumentError(f"name={shown(name)} is the name of another tensor of this graph")
 
     def _check_open(self) -> None:
         if self._is_frozen:
@@ -387,8 +396,21 @@ class GraphData:
             ones = (1,) * rank
             self.tensors[number] = replace(record, shape=ones, strides=ones)
 
+    def _numbers_by_name(self) -> dict[str, int]:
+        """Return the numbers of the tensors in memory by name; of views, that of the tensor."""
+        for number in range(self._named, len(self.tensors)):
+            name = self.tensors[number].name
+            if name:
+                self._names.setdefault(name, number)
+        self._named = len(self.tensors)
+        return self._names
+
     def _written_numbers(self) -> set[int]:
-        return {number for node in self.nodes for number in node.written_numbers}
+        """Return the numbers of the tensors that operations compute."""
+        for node in self.nodes[self._executed :]:
+            self._written.update(node.written_numbers)
+        self._executed = len(self.nodes)
+        return self._written
 
     # ------------------------------------------------------------ the parts of the graph
 
@@ -489,7 +511,7 @@ class GraphData:
         return "\n".join([*lines, "", *(f"  {record}" for record in memory)])
 
     def __repr__(self) -> str:
-        reads, writes = ", ".join(self.inputs), ", ".join(self.outputs)
+        reads, writes = cut(", ".join(self.inputs)), cut(", ".join(self.outputs))
         operations = counted(len(self.nodes), "operation")
         return f"<{type(self).__name__} of {operations}: {reads} -> {writes}>"
 

@@ -11,7 +11,7 @@ import numpy as np
 from cudnnlite._raw.enums import (
     PointwiseMode,
 )
-from cudnnlite.arguments import integer, integers, real_number, shown
+from cudnnlite.arguments import integer, integers, one_of, real_number, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, ReduceTensorOp, parse_enum
 from cudnnlite.errors import ArgumentError
@@ -165,17 +165,21 @@ class GraphFormulas(GraphData):
         Where x is below `lower`, a leaky ReLU is lower + negative_slope * (x - lower).
         """
         attributes: dict[str, Any] = {}
-        if lower:
-            attributes["relu_lower_clip"] = lower
-        if negative_slope:
-            attributes["relu_lower_clip_slope"] = negative_slope
-        if upper != math.inf:
-            attributes["relu_upper_clip"] = upper
+        slope = real_number(negative_slope, "negative_slope")
+        floor = real_number(lower, "lower")
+        limit = real_number(upper, "upper")
+        if floor:
+            attributes["relu_lower_clip"] = floor
+        if slope:
+            attributes["relu_lower_clip_slope"] = slope
+        if limit != math.inf:
+            attributes["relu_upper_clip"] = limit
         return self.pointwise("RELU_FWD", x, **attributes)
 
     def gelu(self, x: GraphTensor, *, approximate: bool = False) -> GraphTensor:
         """Return x times the normal distribution of x, by tanh if `approximate`."""
-        return self.pointwise("GELU_APPROX_TANH_FWD" if approximate else "GELU_FWD", x)
+        is_approximate = one_of(approximate, "approximate", True, False)
+        return self.pointwise("GELU_APPROX_TANH_FWD" if is_approximate else "GELU_FWD", x)
 
     def tanh(self, x: GraphTensor) -> GraphTensor:
         """Return the hyperbolic tangent."""

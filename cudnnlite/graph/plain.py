@@ -7,12 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from cudnnlite.arguments import integer, real_number, shown
+from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.node_attributes import parse_any_dtype, type_name
 from cudnnlite.graph.records import TensorRecord
+from cudnnlite.specs.layout import MAX_RANK
 
 FORMAT = 1
+_MISTAKES = (
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+)
 _NOT_FINITE = ("inf", "-inf", "nan")
 
 
@@ -47,7 +57,7 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
     """
     try:
         if plain["format"] != FORMAT:
-            raise ValueError(f"its format is {plain['format']}; needed: {FORMAT}")
+            raise ValueError(f"its format is {shown(plain['format'])}; needed: {FORMAT}")
         dynamic_shapes = plain.get("dynamic_shapes", False)
         graph = kind(plain["compute_type"], dynamic_shapes=dynamic_shapes)
         _add_tensors(graph, plain["tensors"])
@@ -56,8 +66,10 @@ def graph_from_plain(kind: Any, plain: Any) -> Any:
             reads = _tensor_numbers(graph, node["reads"])
             writes = _tensor_numbers(graph, node["writes"])
             graph._add_node(node["kind"], attributes, reads, writes)
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        detail = f"it has no {error}" if isinstance(error, KeyError) else error
+    except _MISTAKES as error:
+        detail: object = error
+        if isinstance(error, KeyError):
+            detail = f"it has no {shown(error.args[0])}"
         raise ArgumentError(f"{shown(plain)} is no graph: {detail}") from error
     return graph
 
@@ -101,7 +113,7 @@ def _add_tensors(graph: Any, tensors: Sequence[Mapping[str, Any]]) -> None:
         elif value is not None:
             scalar = graph.scalar(name, real_number(_number(value), "value"), dtype)
             if shape:  # a shape of ones, of the rank that an operation needs
-                ones = (1,) * len(shape)
+                ones = (1,) * len(integers(shape, "shape", MAX_RANK))
                 record = replace(scalar.record, shape=ones, strides=ones)
                 graph.tensors[scalar.number] = record
         elif name:

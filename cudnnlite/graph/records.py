@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from cudnnlite.arguments import cut
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.node_attributes import type_name
@@ -64,12 +65,12 @@ class TensorRecord:
             tensor_strides = view_strides(shape, array.strides, self.shape)
         if array.size != prod(self.shape) or tensor_strides is None:
             raise ArgumentError(
-                f"{self.name} is {array}; needed: an array with a view in the shape {self.shape}"
+                f"{cut(self.name)} is {array}; needed: an array with a view in the shape {self.shape}"
             )
         return replace(self, strides=tensor_strides, array_axes=(shape, array.strides))
 
     def __str__(self) -> str:
-        name = self.name or "virtual"
+        name = cut(self.name) or "virtual"
         if self.value is not None:
             return f"{name}={self.value:g}"
         shape, strides = self.array_axes or (self.shape, self.strides)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cudnnlite.arguments import integer, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType
+from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.records import Shape, TensorRecord
 from cudnnlite.other_libraries import GRAPH_TENSOR
 from cudnnlite.unknown import refuse_attribute
@@ -23,14 +25,21 @@ class GraphTensor:
         The graph that made the tensor.
     number : int
         The index of the tensor among the graph's tensors.
+
+    Raises
+    ------
+    ArgumentError
+        The graph is none, or has no tensor of that number.
     """
 
     __slots__ = ("graph", "number")
     __array_ufunc__ = None  # `array + tensor` calls `GraphTensor.__radd__`, not NumPy's `add`
 
     def __init__(self, graph: Any, number: int) -> None:
+        if not isinstance(getattr(graph, "tensors", None), list):
+            raise ArgumentError(f"graph={shown(graph)} is not a Graph")
         self.graph = graph
-        self.number = number
+        self.number = integer(number, "number", 0, len(graph.tensors) - 1)
 
     if not TYPE_CHECKING:
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
-from cudnnlite.arguments import shown
+from cudnnlite.arguments import cut, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -475,4 +475,4 @@ def _none_left(
 
 
 def _kinds(graph: GraphData) -> str:
-    return ", ".join(row[1] for row in graph.rows())
+    return cut(", ".join(row[1] for row in graph.rows()))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cudnnlite as dnn
 
 DIGITS = 10**4000  # nearly as many digits as Python writes out
+MORE_DIGITS = 10**5000  # more than that
 
 NUMBERS = (
     0,
@@ -29,6 +30,8 @@ NUMBERS = (
     10**400,
     DIGITS,
     -DIGITS,
+    MORE_DIGITS,
+    -MORE_DIGITS,
     0.0,
     0.5,
     -1.5,
@@ -116,6 +119,21 @@ class BadDLPack:
         return object()
 
 
+class BadRepr:
+    """Has an exception of its own for whoever shows it."""
+
+    def __repr__(self) -> str:
+        raise OSError("no repr")
+
+
+def nested(kind: Any, depth: int = 3000) -> Any:
+    """Return a list or a tuple that is nested deeper than Python's stack."""
+    value = kind()
+    for _ in range(depth):
+        value = kind([value])
+    return value
+
+
 class BadFile:
     def __fspath__(self) -> Any:
         return 3
@@ -181,6 +199,10 @@ THINGS = (
     (-1, 2),
     (2**31, 2),
     (DIGITS, 1),
+    (MORE_DIGITS, 1),
+    nested(list),
+    nested(tuple),
+    {"x": MORE_DIGITS},
     [],
     [[1, 2], [3]],
     [[]],
@@ -209,11 +231,21 @@ THINGS = (
     Liar(device_id="x", compute_capability=1),
     Liar(submit=3),
     BadIndex(),
+    BadRepr(),
+    (BadRepr(),),
+    {"x": BadRepr()},
     BadDLPack(),
     BadFile(),
     BadInterface(),
     lambda *_, **__: None,
 )
+
+
+def _one_of(values: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    """Return the strategy that draws one of some values, whose `repr` may raise."""
+    return st.integers(0, len(values) - 1).map(values.__getitem__)
+
+
 ENDLESS = st.builds(itertools.count) | st.builds(itertools.repeat, st.just(1))
 FIXED = (*NUMBERS, *TEXTS, *ENUMS, *SPECS, *ARRAYS, *THINGS)
 RANDOM = (
@@ -222,7 +254,7 @@ RANDOM = (
     | st.text(max_size=9)
     | st.binary(max_size=9)
     | st.lists(st.integers(-2, 2**33), max_size=9)
-    | st.lists(st.sampled_from(NUMBERS), max_size=4)
+    | st.lists(_one_of(NUMBERS), max_size=4)
     | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)
     | ENDLESS
 )
@@ -233,5 +265,4 @@ def invalid_values(*more: Any) -> st.SearchStrategy[Any]:
 
     `more` are objects of ours that fit elsewhere.
     """
-    fixed = (*FIXED, *more)
-    return st.integers(0, len(fixed) - 1).map(fixed.__getitem__) | RANDOM
+    return _one_of((*FIXED, *more)) | RANDOM

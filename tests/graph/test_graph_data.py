@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import cProfile
+import functools
 import json
 import math
 import pickle
@@ -615,3 +617,120 @@ def test_saved_axes_that_are_none(axes: Any) -> None:
     output["array_axes"] = axes
     with pytest.raises(dnn.ArgumentError):
         dnn.Graph.from_plain(plain)
+
+
+# ---------------------------------------------------------------- large and hostile graphs
+
+
+def calls_of(work):
+    """Return how many functions a piece of work calls, in Python and in C."""
+    profile = cProfile.Profile()
+    profile.runcall(work)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def long_chain(length):
+    graph = dnn.Graph()
+    x = y = graph.input("x", (1, 8, 4))
+    for number in range(length):
+        y = graph.relu(y) + 1.5
+        y = y * graph.input(f"b{number}", (1, 8, 4)) @ graph.view(x, (1, 4, 4), (32, 4, 1))
+    graph.output("y", y)
+    return graph
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        long_chain,
+        lambda length: hash(long_chain(length)),
+        lambda length: dnn.Graph.from_plain(long_chain(length).to_plain()),
+        lambda length: str(long_chain(length)),
+    ],
+    ids=["build", "hash", "from_plain", "str"],
+)
+def test_the_work_grows_with_the_length_of_a_graph(work):
+    few, many = (calls_of(lambda length=length: work(length)) for length in (20, 80))
+    assert many < 4.4 * few
+
+
+NESTED = functools.reduce(lambda value, _: [value], range(3000), [])
+
+
+HOSTILE = {
+    "digits": 10**5000,
+    "nested": NESTED,
+    "list": [10**5000],
+    "mapping": {"x": NESTED},
+    "array": np.ones(3),
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "format",
+        "compute_type",
+        "tensors",
+        "nodes",
+        "dynamic_shapes",
+        *(f"tensors__0__{name}" for name in ("name", "shape", "dtype", "strides", "view_of")),
+        "tensors__0__array_axes",
+        "tensors__5__value",
+        "tensors__5__shape",
+        *(f"nodes__0__{name}" for name in ("kind", "attributes", "reads", "writes")),
+        "nodes__0__attributes__comp_type",
+        "nodes__0__reads__adesc",
+    ],
+)
+def test_hostile_values_are_refused(key, value):
+    plain = edited(**{key: HOSTILE[value]})(attention().to_plain())
+    with pytest.raises(dnn.ArgumentError) as caught:
+        dnn.Graph.from_plain(plain)
+    assert len(str(caught.value)) < 3000
+
+
+@pytest.mark.parametrize("number", [10**6, -1, "x", None, 10**4000])
+def test_a_tensor_that_a_graph_does_not_have(number):
+    graph = dnn.Graph()
+    graph.input("x", (2, 3))
+    with pytest.raises(dnn.ArgumentError, match="number="):
+        dnn.GraphTensor(graph, number)
+    with pytest.raises(dnn.ArgumentError, match="is not a Graph"):
+        dnn.GraphTensor(number, 0)
+
+
+@pytest.mark.parametrize(
+    ("flag", "call"),
+    [
+        ("dynamic_shapes", lambda graph, x, flag: dnn.Graph(dynamic_shapes=flag)),
+        ("approximate", lambda graph, x, flag: graph.gelu(x, approximate=flag)),
+        ("negative_slope", lambda graph, x, flag: graph.relu(x, negative_slope=flag)),
+        ("upper", lambda graph, x, flag: graph.relu(x, upper=flag)),
+        (
+            "training",
+            lambda graph, x, flag: graph.normalization_forward("RMS", x, x, training=flag),
+        ),
+    ],
+)
+def test_flags_are_no_arrays(flag, call):
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 3, 4))
+    with pytest.raises(dnn.ArgumentError, match=f"{flag}="):
+        call(graph, x, np.ones(3))
+
+
+def test_long_names_are_cut_in_messages():
+    graph = dnn.Graph()
+    x = graph.input("x" * 5000, (2, 3, 4))
+    for call in (
+        lambda: graph.input("x" * 5000, (2, 3, 4)),
+        lambda: graph.output("y", x),
+        lambda: graph.tensor("y"),
+        lambda: graph.bernoulli((2, 3), 0.5, x, x),
+    ):
+        with pytest.raises(dnn.ArgumentError, match=r"xxx\.\.\.") as caught:
+            call()
+        assert len(str(caught.value)) < 1000
+    assert len(repr(graph)) < 1000
