@@ -1,6 +1,7 @@
 """Enums, data types and sizes: what users may write for them, and what is refused."""
 
 import copy
+import functools
 import pickle
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import cudnnlite as dnn
 from cudnnlite import ArgumentError, DataType, MathType
 from cudnnlite._raw import enums as raw_enums
 from cudnnlite._raw.cenum import CEnum
+from cudnnlite.arguments import shown
 from cudnnlite.dtypes import (
     compute_type_for,
     dtype_name,
@@ -418,3 +420,28 @@ def test_sizes_are_written_in_the_largest_unit_that_fits(nbytes, text):
 @pytest.mark.parametrize("nbytes", [0, 1, 1023, 1024, 3 * 2**18, 2**20, 7 * 2**29])
 def test_what_is_written_can_be_read(nbytes):
     assert parse_size(format_size(nbytes), "it") == nbytes
+
+
+class WithoutRepr(type):
+    """A class whose name and whose objects cannot be shown by Python's means."""
+
+    @property
+    def __name__(cls):
+        raise RuntimeError("no name")
+
+
+class Hidden(metaclass=WithoutRepr):
+    def __repr__(self):
+        raise OSError("no repr")
+
+
+def test_every_value_is_shown():
+    nested = functools.reduce(lambda value, _: [value], range(3000), [])
+    assert shown(10**5000) == shown(-(10**5000)) == "<int that cannot be shown>"
+    assert shown(nested) == shown([nested, 1]) == "<list that cannot be shown>"
+    assert shown({"x": 10**5000}) == "<dict that cannot be shown>"
+    assert shown(Hidden()) == "<Hidden that cannot be shown>"
+    assert shown([1, "x"]) == "[1, 'x']"
+    for value in ("x" * 10**6, b"x" * 10**6, ["x" * 10**6]):
+        assert len(shown(value)) == 403
+        assert shown(value).endswith("x...")
