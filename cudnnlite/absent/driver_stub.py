@@ -10,9 +10,11 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from stat import S_IFDIR, S_IFMT, S_IFREG, S_IWGRP, S_IWOTH
 
-from cudnnlite.arguments import refused_as
+from cudnnlite.arguments import file_type, refused_as
 from cudnnlite.errors import LibraryError
+from cudnnlite.files import is_own
 
 SONAME = "libcuda.so.1"
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -27,17 +29,36 @@ def driver_stub() -> Path:
     Raises
     ------
     LibraryError
-        There is no C compiler, it fails, or the cache folder cannot be written.
+        There is no C compiler, it fails, the cache folder cannot be written, or another user can
+        write to the library.
     """
     source = _SOURCE.read_bytes()
     digest = hashlib.sha256(source + platform.machine().encode()).hexdigest()
     folder = _cache_folder() / digest[:16]
     library = folder / SONAME
-    if not library.is_file():
+    if not file_type(library, follow=False):
         with refused_as(LibraryError, f"{folder} cannot be written"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _require_own(folder, S_IFDIR)
             _compile(library)
+    with refused_as(LibraryError, f"{folder} cannot be read"):
+        _require_own(folder, S_IFDIR)
+        _require_own(library, S_IFREG)
     return library
+
+
+def _require_own(path: Path, kind: int) -> None:
+    """Raise LibraryError unless this user alone can write to a path, and it is of a kind.
+
+    The library is native code, which runs with the rights of this user.  Nobody else can replace
+    it in a folder of this user's own; the group's bits of the file itself are those of the umask.
+    """
+    status = os.lstat(path)
+    forbidden = S_IWGRP | S_IWOTH if kind == S_IFDIR else S_IWOTH
+    if S_IFMT(status.st_mode) != kind or not is_own(status, forbidden):
+        raise LibraryError(
+            f"{path} is not this user's alone, and is not loaded; remove it, and it is made anew"
+        )
 
 
 def _cache_folder() -> Path:

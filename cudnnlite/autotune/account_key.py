@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IRWXG, S_IRWXO
 
+from cudnnlite.arguments import file_type
+from cudnnlite.files import is_own, open_regular
 from cudnnlite.warn import log
 
 _NAME = "plan_key"
@@ -22,13 +24,11 @@ def account_key() -> bytes | None:
     """
     try:
         file = _key_file()
-        if not file.exists():
+        if not file_type(file):
             _make_key(file)
-        status = file.stat()
-        is_private = status.st_uid == os.geteuid() and not status.st_mode & (
-            stat.S_IRWXG | stat.S_IRWXO
-        )
-        key = file.read_bytes()
+        with open_regular(file, _BYTES) as key_file:
+            is_private = is_own(os.fstat(key_file.fileno()), S_IRWXG | S_IRWXO)
+            key = key_file.read(_BYTES + 1)
     except OSError as error:
         log.info("compiled plans are not kept: %s", error)
         return None

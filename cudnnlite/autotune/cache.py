@@ -8,7 +8,7 @@ import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
-from stat import S_IFDIR, S_IFREG, S_ISREG
+from stat import S_IFDIR, S_IFREG
 from typing import Any
 
 from cudnnlite.arguments import (
@@ -21,7 +21,6 @@ from cudnnlite.arguments import (
     refused_as,
     require_system_error,
 )
-from cudnnlite.autotune.atomic_file import write_atomically
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey
 from cudnnlite.autotune.plan_files import (
     FOLDER,
@@ -32,8 +31,8 @@ from cudnnlite.autotune.plan_files import (
 )
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
+from cudnnlite.files import UnfitFileError, open_regular, read_file, write_atomically
 from cudnnlite.problems.catalogue import TUNABLE
-from cudnnlite.sizes import format_size
 from cudnnlite.warn import warn_user
 
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
@@ -47,7 +46,6 @@ _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(
     rf"[0-9a-f]{{64}}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock|{FOLDER}|{re.escape(REHEARSAL)}"
 )
-_MOST_BYTES = 64 << 20  # of an entry: more than any table of results takes
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -357,11 +355,11 @@ class TuningCache(Closable):
         """
         self._newer.discard(file)
         try:
-            if why := _why_no_entry(os.stat(file)):
-                self._warn_once(file, f"{file} {why}; it is left as it is, and not used")
-                return None
-            data = file.read_bytes()
+            data = read_file(file)
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        except UnfitFileError as error:
+            self._warn_once(file, f"{file} {error.strerror}; it is left as it is, and not used")
             return None
         except OSError as error:
             why = require_system_error(error).strerror
@@ -489,24 +487,12 @@ def _refuse_another(folder: Path) -> None:
         raise TuningCacheError(f"{folder} is no tuning cache: it has {foreign_names[0]}")
 
 
-def _why_no_entry(status: os.stat_result) -> str | None:
-    """Return why a file is not read, or None if it may be an entry's.
-
-    A link to a device never ends, and a pipe waits for somebody who writes.
-    """
-    if not S_ISREG(status.st_mode):
-        return "is no regular file"
-    if status.st_size > _MOST_BYTES:
-        return f"is larger than {format_size(_MOST_BYTES)}"
-    return None
-
-
 def _set_aside(file: Path, data: bytes, why: str) -> bool:
     """Rename a damaged file that held this data, with a warning; return False if that fails."""
     aside = file.with_name(f"{file.name}.{secrets.token_hex(4)}.damaged")
     try:
         os.rename(file, aside)
-        if aside.read_bytes() == data:
+        if read_file(aside) == data:
             warn_user(f"{why}; it is now {aside}", TuningCacheWarning)
         else:  # another process has renamed it already, and written this entry in its place
             os.rename(aside, file)
@@ -527,8 +513,6 @@ def _why_unfit(path: Path) -> str:
 
 def _is_sqlite(path: Path) -> bool:
     """Tell whether a path is that of an SQLite file, as caches of older versions are."""
-    if file_type(path) != S_IFREG:
-        return False
-    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open(path, "rb") as file:
+    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open_regular(path) as file:
         return file.read(len(_SQLITE)) == _SQLITE
     return False

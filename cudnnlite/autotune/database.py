@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.atomic_file import write_atomically
 from cudnnlite.autotune.cache import IN_MEMORY, TuningCache
 from cudnnlite.autotune.tuner import Tuner
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, TuningCacheError
+from cudnnlite.files import write_atomically
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable

@@ -12,23 +12,24 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.arguments import refused_as
+from cudnnlite.arguments import refused_as, require_system_error
 from cudnnlite.autotune.account_key import account_key
-from cudnnlite.autotune.atomic_file import write_atomically
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.errors import TuningCacheError
+from cudnnlite.files import UnfitFileError, read_file, write_atomically
 from cudnnlite.warn import log
 
 FOLDER = "plans"
 _FORMAT = 1
 _SUFFIX = ".plan"
 _DRAFT_SECONDS = 3600  # nobody writes for so long
+_NO_FILE = (FileNotFoundError, NotADirectoryError)
 # Of DeviceIdentity, what compiled code depends on.  It does not depend on the driver.
 _DEVICE_FIELDS = ("gpu", "compute_capability", "cudnn", "kind")
 
@@ -38,7 +39,8 @@ class PlanFiles:
 
     A file's name has the graph, the device with cuDNN's version, and the account that wrote
     it, as digests.  Its first line is a header in JSON, with a signature; the plan follows.  A file
-    that is damaged, or signed by another account, is as if it was not there.
+    that is damaged, signed by another account, or cannot be read is as if it was not there, and the
+    log says why.
 
     Parameters
     ----------
@@ -61,12 +63,15 @@ class PlanFiles:
         self._read_only = read_only
         self._trusts = trust_code
         self._key = account_key()
+        self._has_told = False  # that the folder cannot be read
 
     def find(self, subject: str) -> str | None:
         """Return the JSON of the plan for a subject, or None."""
         for file in self._files_of(subject):
-            data = _read(file)
-            if data is None:
+            try:
+                data = read_file(file)
+            except OSError as error:
+                self._log_unread(file, error)
                 continue
             reason = self._why_not_used(data, subject)
             if reason is None:
@@ -79,6 +84,16 @@ class PlanFiles:
                 "%s: it is for %s; the plan is made anew", other, _device_in_words(_read(other))
             )
         return None
+
+    def _log_unread(self, file: Path, error: OSError) -> None:
+        """Log why a file is not read: each file that is unfit, and the first of other reasons."""
+        if isinstance(require_system_error(error), _NO_FILE):
+            return
+        if isinstance(error, UnfitFileError):
+            log.info("%s: it %s; the plan is made anew", file, error.strerror)
+        elif not self._has_told:
+            self._has_told = True
+            log.info("%s: %s; compiled plans cannot be read", file, error.strerror)
 
     def keep(self, subject: str, text: str) -> None:
         """Write the JSON of a plan; a folder that cannot be written is logged."""
@@ -107,11 +122,20 @@ class PlanFiles:
         if self._key is not None:
             yield self._own_file(subject)
         if self._trusts:
-            yield from sorted(self._folder.glob(f"{subject[:40]}-{self._device_digest}-*{_SUFFIX}"))
+            beginning = f"{subject[:40]}-{self._device_digest}-"
+            yield from (file for file in self._files() if file.name.startswith(beginning))
 
     def _files_of_other_devices(self, subject: str) -> list[Path]:
-        files = self._folder.glob(f"{subject[:40]}-*{_SUFFIX}")
-        return sorted(file for file in files if self._device_digest not in file.name)
+        files = (file for file in self._files() if file.name.startswith(f"{subject[:40]}-"))
+        return [file for file in files if self._device_digest not in file.name]
+
+    def _files(self) -> list[Path]:
+        """Return the files of all plans; none if the folder cannot be read."""
+        try:
+            return _files_in(self._folder)
+        except OSError as error:
+            self._log_unread(self._folder, error)
+            return []
 
     def _signed(self, subject: str, plan: bytes, key: bytes) -> bytes:
         """Return the content of a file."""
@@ -141,7 +165,7 @@ class PlanFiles:
             )
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return "it is damaged"
-        if not is_for_this:
+        if not is_for_this or not plan.isascii():
             return "it is damaged"
         if not (is_ours or self._trusts):
             return "it is not signed by this account"
@@ -149,8 +173,13 @@ class PlanFiles:
 
 
 def plan_files(cache: Path) -> list[Path]:
-    """Return the files of all plans in the folder of a tuning cache."""
-    return sorted((cache / FOLDER).glob(f"*{_SUFFIX}"))
+    """Return the files of all plans in the folder of a tuning cache, which need not have any.
+
+    TuningCacheError if they cannot be listed.
+    """
+    with refused_as(TuningCacheError, cache / FOLDER), suppress(*_NO_FILE):
+        return _files_in(cache / FOLDER)
+    return []
 
 
 def copy_plans(source: Path, target: Path) -> None:
@@ -160,7 +189,8 @@ def copy_plans(source: Path, target: Path) -> None:
     """
     with refused_as(TuningCacheError, target):
         for file in plan_files(source):
-            write_atomically(target / FOLDER / file.name, file.read_bytes())
+            with _unfit_files_left_out(file):
+                write_atomically(target / FOLDER / file.name, read_file(file))
 
 
 def sign_plans(source: Path, target: Path) -> None:
@@ -173,21 +203,27 @@ def sign_plans(source: Path, target: Path) -> None:
         raise TuningCacheError(f"{target}: this account has no key to sign plans with")
     with refused_as(TuningCacheError, target):
         for file in plan_files(source):
-            data = file.read_bytes()
-            head, _, plan = data.partition(b"\n")
-            try:
-                header = json.loads(head)
-                del header["signature"]
-                is_whole = header["sha256"] == hashlib.sha256(plan).hexdigest()
-                name = f"{file.name.rpartition('-')[0]}-{_account(key)}{_SUFFIX}"
-            except (ValueError, TypeError, LookupError, RecursionError):
-                is_whole = False
-            if not is_whole:
-                log.info("%s is damaged, and not taken over", file)
-                continue
-            header["signature"] = _signature(header, key)
-            content = json.dumps(header).encode("ascii") + b"\n" + plan
-            write_atomically(target / FOLDER / name, content)
+            with _unfit_files_left_out(file):
+                _sign_plan(file, target, key)
+
+
+def _sign_plan(file: Path, target: Path, key: bytes) -> None:
+    """Copy a plan to another cache with a new signature; log that a damaged one is left out."""
+    data = read_file(file)
+    head, _, plan = data.partition(b"\n")
+    try:
+        header = json.loads(head)
+        del header["signature"]
+        is_whole = header["sha256"] == hashlib.sha256(plan).hexdigest()
+        name = f"{file.name.rpartition('-')[0]}-{_account(key)}{_SUFFIX}"
+    except (ValueError, TypeError, LookupError, RecursionError):
+        is_whole = False
+    if not is_whole:
+        log.info("%s is damaged, and not taken over", file)
+        return
+    header["signature"] = _signature(header, key)
+    content = json.dumps(header).encode("ascii") + b"\n" + plan
+    write_atomically(target / FOLDER / name, content)
 
 
 def remove_plans(cache: Path, *, gpu: str | None = None, cudnn: int | None = None) -> None:
@@ -209,6 +245,20 @@ def remove_plans(cache: Path, *, gpu: str | None = None, cudnn: int | None = Non
                 file.unlink(missing_ok=True)
 
 
+@contextmanager
+def _unfit_files_left_out(file: Path) -> Iterator[None]:
+    """Log that a file is not copied because it is no regular file, or too large for a plan."""
+    try:
+        yield
+    except UnfitFileError as error:
+        log.info("%s %s, and is not taken over", file, error.strerror)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of plans in a folder by their names; OSError if it cannot be listed."""
+    return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(_SUFFIX)]
+
+
 def _signature(header: dict[str, Any], key: bytes) -> str:
     """Return the signature of a header, which has the digest of the plan."""
     message = json.dumps(header, sort_keys=True).encode("ascii")
@@ -227,8 +277,9 @@ def _digest(text: str) -> str:
 def _read(file: Path) -> bytes | None:
     """Return the content of a file; None if it cannot be read."""
     try:
-        return file.read_bytes()
-    except OSError:
+        return read_file(file)
+    except OSError as error:
+        require_system_error(error)
         return None
 
 

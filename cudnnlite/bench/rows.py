@@ -11,6 +11,7 @@ from typing import Any
 
 from cudnnlite.arguments import refused_as
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file
 
 FORMAT = "cudnnlite bench"
 VERSION = 1
@@ -220,7 +221,7 @@ def run_from_plain(plain: Any, where: str) -> BenchRun:
 def load_run(path: Path) -> BenchRun:
     """Return a run from a file of `cudnnlite bench --json`; ArgumentError if it is none."""
     with refused_as(ArgumentError, f"{path} cannot be read"):
-        text = path.read_bytes()
+        text = read_named_file(path)
     with refused_as(ArgumentError, f"{path} is not JSON", ValueError, RecursionError):
         plain = json.loads(text.decode())
     return run_from_plain(plain, str(path))

@@ -39,6 +39,7 @@ from cudnnlite.cli.common import (
 )
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.errors import CudnnliteError
+from cudnnlite.files import write_named_file
 from cudnnlite.problems.problem_list import ProblemList, skipped_lines
 from cudnnlite.report.plots import FORMATS
 from cudnnlite.texts import counted, printable
@@ -173,7 +174,7 @@ def _write_chart(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
 
 
 def _write_csv(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
-    path.write_text(tunings.csv_of(parts), encoding="utf-8", newline="")
+    write_named_file(path, tunings.csv_of(parts).encode())
 
 
 def _tune(

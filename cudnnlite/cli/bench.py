@@ -47,6 +47,7 @@ from cudnnlite.devices.device import Device, PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
+from cudnnlite.files import write_named_file
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem
@@ -138,7 +139,9 @@ def bench(
     csv: options.CSV = None,
     save: Annotated[
         _Path,
-        options.output_file(metavar="FILE.json", help="Write the run, for `cudnnlite compare`."),
+        options.output_file(
+            metavar="FILE.json", help="Write the run, for `cudnnlite compare`. A link is replaced."
+        ),
     ] = None,
     html: options.HTML = None,
     c: Annotated[
@@ -389,14 +392,14 @@ def _write_programs(
 
 def _write_files(flags: SimpleNamespace, run: BenchRun) -> None:
     writers: list[tuple[Path | None, Callable[[Path], object]]] = [
-        (flags.save, lambda path: path.write_text(_json(run), encoding="utf-8")),
+        (flags.save, lambda path: write_named_file(path, _json(run).encode())),
         (flags.html, lambda path: page.write_html(path, run)),
     ]
     if flags.csv != options.STDOUT:
         writers.append(
             (
                 flags.csv,
-                lambda path: path.write_text(bench_lines.csv_of(run), encoding="utf-8", newline=""),
+                lambda path: write_named_file(path, bench_lines.csv_of(run).encode()),
             )
         )
     for path, write in writers:

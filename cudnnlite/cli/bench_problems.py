@@ -29,6 +29,7 @@ from cudnnlite.cli.tunings import join_lists
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError, CudnnliteError
+from cudnnlite.files import read_named_file
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems import convolution, convolution_backward, rnn
@@ -146,7 +147,7 @@ def _items_of_file(
 ) -> list[BenchItem]:
     """Return the problems of a file whose lines have the options of a command line."""
     with refused_as(ArgumentError, f"--lines {path} cannot be read", UnicodeError, OSError):
-        text = path.read_text(encoding="utf-8")
+        text = read_named_file(path).decode()
     items: list[BenchItem] = []
     for number, line in enumerate(text.splitlines(), start=1):
         with refused_as(ArgumentError, f"--lines {path}, line {number}", ValueError):

@@ -143,6 +143,8 @@ def report_errors() -> Iterator[None]:
             yield
         except CudnnliteError as error:
             raise failure(str(error).replace(EMULATED_HANDLE, "--device emulated")) from error
+        except MemoryError as error:
+            raise failure("there is not enough memory for this") from error
         except OSError as error:
             message = str(error)
             if error.filename:
@@ -189,7 +191,9 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
         raise failure(f"{option} {path}: there is no folder {folder}")
     if path.is_dir():
         raise failure(f"{option} {path}: cannot be written: it is a folder")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    # The file is replaced, which its folder has to allow.  A link is not followed.
+    is_protected = path.exists() and not path.is_symlink() and not os.access(path, os.W_OK)
+    if is_protected or not os.access(folder, os.W_OK):
         raise failure(f"{option} {path}: cannot be written")
     if missing:
         raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")

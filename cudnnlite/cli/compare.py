@@ -35,6 +35,7 @@ from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
 from cudnnlite.cli.comparison import policy_text, problem_text, refuse_rehearsal_beside_gpu
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import write_named_file
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.problems.results import named
 from cudnnlite.version import __version__
@@ -163,7 +164,7 @@ def compare(
             tell(f"{html} is written")
         if markdown not in (None, _STDOUT):
             assert markdown is not None
-            markdown.write_text(result.markdown(), encoding="utf-8")
+            write_named_file(markdown, result.markdown().encode())
             tell(f"{markdown} is written")
     if as_json:
         say(json.dumps(result.to_plain(), indent=2))

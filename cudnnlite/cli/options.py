@@ -147,7 +147,10 @@ output = partial(typer.Option, rich_help_panel="Output")
 output_file = partial(output, parser=common.path)
 CSV = Annotated[
     Path | None,
-    output_file(metavar="FILE.csv|-", help="Write the candidates, a line each; - to stdout alone."),
+    output_file(
+        metavar="FILE.csv|-",
+        help="Write the candidates, a line each; - to stdout alone. A link is replaced.",
+    ),
 ]
 HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
 

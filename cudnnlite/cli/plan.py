@@ -22,6 +22,7 @@ from cudnnlite.cli.common import failure, misuse, report_errors, report_misuse, 
 from cudnnlite.cli.problems import REPEATABLE, SOURCES, check_flags, lists_of
 from cudnnlite.cli.tunings import join_lists
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file
 from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.operations.candidates import subject_of, why_not_asked
 from cudnnlite.operations.graph.graph import Graph
@@ -181,7 +182,7 @@ def _items(flags: SimpleNamespace) -> list[_Item]:
         items.append(_Item(printable(title), subject_of(entry.problem)))
     for path in flags.graph:
         with refused_as(ArgumentError, f"--graph {path}", OSError, UnicodeError, ArgumentError):
-            graph = Graph.from_json(path.read_text(encoding="utf-8"))
+            graph = Graph.from_json(read_named_file(path).decode())
             items.append(_Item(printable(path.stem), subject_of(graph)))
     return items
 

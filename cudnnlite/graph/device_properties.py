@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import integer, path_of, refused_as, shown
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file, write_named_file
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 
 _MOST = 2**31 - 1  # cuDNN refuses an integer that C's int does not have
@@ -216,7 +217,7 @@ class DeviceProperties:
         file = path_of(path)
         location = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{location} cannot be read"):
-            data = file.read_bytes()
+            data = read_named_file(file)
         # ValueError stands for text that is not UTF-8, and ArgumentError is one.
         with refused_as(ArgumentError, location, ValueError):
             return cls.from_json(data.decode())
@@ -225,7 +226,7 @@ class DeviceProperties:
         """Write the properties as JSON; ArgumentError if the file cannot be written."""
         file = path_of(path)
         with refused_as(ArgumentError, f"path={str(file)!r} cannot be written"):
-            file.write_text(self.to_json() + "\n", encoding="utf-8")
+            write_named_file(file, (self.to_json() + "\n").encode())
 
     def replace(self, **changes: Any) -> DeviceProperties:
         """Return properties with some values replaced, by the names of cuDNN's JSON."""

@@ -17,6 +17,7 @@ from cudnnlite.arguments import (
     shown,
 )
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file, write_named_file
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.texts import aligned, counted
@@ -191,7 +192,7 @@ class ProblemList(Sequence[ListedProblem]):
         lists = [f' "{name}": {_one_a_line(entries)}' for name, entries in parts.items()]
         text = ",\n".join([f'{{\n "format": "{FORMAT}", "version": {VERSION}', *lists]) + "\n}\n"
         with refused_as(ArgumentError, f"path={str(file)!r} cannot be written"):
-            file.write_text(text, encoding="utf-8")
+            write_named_file(file, text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ProblemList:
@@ -206,7 +207,7 @@ class ProblemList(Sequence[ListedProblem]):
         file = path_of(path)
         location = f"path={str(file)!r}"
         with refused_as(ArgumentError, f"{location} cannot be read"):
-            data = file.read_bytes()
+            data = read_named_file(file)
         # ValueError stands for text that is not UTF-8, too.
         with refused_as(ArgumentError, f"{location} is not JSON", ValueError, RecursionError):
             plain = json.loads(data.decode())

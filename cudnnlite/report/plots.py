@@ -7,6 +7,7 @@ backend do not change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cudnnlite.autotune.tuned_problem import (
     time_unit,
 )
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import write_named_file
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.report.axes import (
@@ -310,7 +312,9 @@ def save_chart(
         figure = import_matplotlib().figure.Figure(layout="constrained")
         _draw_pair(figure, tunings, policy)
         with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
-            figure.savefig(path, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
+            picture = BytesIO()
+            figure.savefig(picture, format=suffix[1:], dpi=150, metadata=_METADATA[suffix])
+            write_named_file(path, picture.getvalue())
 
 
 def _draw_pair(figure: Any, tunings: Sequence[TunedProblem], policy: Policy | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnlite.arguments import refused_as
 from cudnnlite.errors import ArgumentError, MissingPackageError
+from cudnnlite.files import write_named_file
 from cudnnlite.texts import printable
 
 
@@ -36,4 +37,4 @@ def template_environment(package: str, page: str, filters: Mapping[str, Callable
 def write_page(path: Path, page: str) -> None:
     """Write a page; ArgumentError if the file cannot be written."""
     with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
-        path.write_bytes(page.encode("utf-8", errors="replace"))
+        write_named_file(path, page.encode("utf-8", errors="replace"))

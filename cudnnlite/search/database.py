@@ -22,6 +22,7 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, TuningCacheError
+from cudnnlite.files import read_file
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
@@ -425,7 +426,7 @@ def database_files(folder: Path) -> list[Path]:
 def read_database(path: Path) -> Database:
     """Return the database in a file; TuningCacheError without a file, ArgumentError for another."""
     with refused_as(TuningCacheError, path):
-        data = path.read_bytes()
+        data = read_file(path)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -237,3 +237,24 @@ def test_a_pooling_that_is_a_graph():
         assert found.choice is not None, found.why_not
     with pytest.raises(dnn.ArgumentError, match="only a GPU can be asked about it"):
         dnn.candidates(dnn.pooling_forward.problem(x, dnn.PoolingSpec(3)), "h200")
+
+
+def test_a_stand_in_that_others_can_write_is_not_loaded(empty_cache):
+    library = stub_module.driver_stub()
+    library.parent.chmod(0o777)
+    with pytest.raises(dnn.LibraryError, match="is not this user's alone, and is not loaded"):
+        stub_module.driver_stub()
+    library.parent.chmod(0o700)
+    assert stub_module.driver_stub() == library
+    copy = library.rename(empty_cache / "elsewhere")
+    library.symlink_to(copy)
+    with pytest.raises(dnn.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
+        stub_module.driver_stub()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_stand_in_of_another_user_is_not_loaded(empty_cache):
+    library = stub_module.driver_stub()
+    os.chown(library, 65534, 65534)
+    with pytest.raises(dnn.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
+        stub_module.driver_stub()

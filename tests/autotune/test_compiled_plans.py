@@ -1,5 +1,6 @@
 """Compiled plans in a tuning cache: restored, signed, damaged, foreign, of another device."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -426,3 +427,68 @@ def test_a_plan_is_kept_beside_the_choice(own_handle, tmp_path, monkeypatch, tex
         assert plan_files(tmp_path) == [file]
     assert own_handle.plan_store is None
     assert choice.algorithm.index == FORMULA_ENGINE
+
+
+# ---------------------------------------------------------------- what is no file of a cache
+
+NO_FILES = {
+    "a pipe": (os.mkfifo, "is no regular file"),
+    "a link to a device": (lambda file: file.symlink_to("/dev/zero"), "is no regular file"),
+    "a folder": (os.mkdir, "is no regular file"),
+    "terabytes": (lambda file: (file.touch(), os.truncate(file, 1 << 40)), "is larger than 64 MiB"),
+    "a memory of a process": (lambda file: file.symlink_to("/proc/self/mem"), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.timeout(60)
+def test_what_is_no_plan_s_file_is_not_read(tmp_path, messages, kind):
+    """It would never end, or wait for somebody who writes."""
+    (make, why), folder = NO_FILES[kind], tmp_path / "tuning"
+    store(folder).keep(SUBJECT, TEXT)
+    (file,) = plan_files(folder)
+    file.unlink()
+    make(file)
+    assert store(folder).find(SUBJECT) is None
+    assert why in messages()
+    other = store(folder, DeviceIdentity("NVIDIA H100", "9.0", "580.1", 91900))
+    assert other.find(SUBJECT) is None
+    if kind == "a memory of a process":
+        return
+    with TuningCache(folder) as cache:
+        assert cache.export(tmp_path / "copy") == 0
+        with TuningCache(tmp_path / "merged") as merged:
+            assert merged.merge(folder, trust_code=True) == 0
+    assert plan_files(tmp_path / "copy") == plan_files(tmp_path / "merged") == []
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.timeout(60)
+def test_what_is_no_key_s_file_is_not_read(messages, kind):
+    file = account_module._key_file()
+    file.parent.mkdir(parents=True)
+    NO_FILES[kind][0](file)
+    assert account_key() is None
+    assert "compiled plans are not kept" in messages()
+
+
+def test_a_folder_that_cannot_be_listed_is_told_once(tmp_path, monkeypatch, messages):
+    store(tmp_path).keep(SUBJECT, TEXT)
+    files = store(tmp_path, DeviceIdentity("NVIDIA H100", "9.0", "580.1", 91900), trust_code=True)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for name in ("listdir", "scandir", "stat", "open"):
+        monkeypatch.setattr(os, name, refuse)
+    assert [files.find(SUBJECT), files.find("cd" * 32)] == [None, None]
+    monkeypatch.undo()
+    assert messages().count("Too many open files; compiled plans cannot be read") == 1
+
+
+def test_a_plan_that_is_no_text_is_a_miss(tmp_path, messages):
+    files = store(tmp_path, trust_code=True)
+    files._own_file(SUBJECT).parent.mkdir()
+    files._own_file(SUBJECT).write_bytes(files._signed(SUBJECT, b"\xff", files._key))
+    assert files.find(SUBJECT) is None
+    assert "it is damaged" in messages()

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -417,3 +418,40 @@ def test_the_chosen_row_stands_for_its_problem():
     run = BenchRun(rows)
     assert [row.candidate for row in run.chosen] == ["2", ""]
     assert run.unserved == (rows[2],)
+
+
+def test_links_are_replaced_and_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("mine")
+    names = ("run.csv", "run.json")
+    for name in names:
+        (tmp_path / name).symlink_to(target)
+    arguments = ["--mode", "list", *CONVOLUTION, "--csv", names[0], "--save", names[1]]
+    ended = CliRunner().invoke(app, ["bench", *arguments])
+    assert ended.exit_code == 0, ended.output
+    assert target.read_text() == "mine"
+    for name in names:
+        assert not (tmp_path / name).is_symlink()
+        assert "2x8x9x7" in (tmp_path / name).read_text()
+
+
+def test_a_file_that_is_too_large_is_told(tmp_path):
+    huge = tmp_path / "huge"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    for option in ("--lines", "--problems"):
+        ended = CliRunner().invoke(app, ["bench", "--mode", "list", option, str(huge)])
+        assert ended.exit_code == 1, ended.output
+        assert "is larger than 2 GiB" in ended.output
+
+
+def test_what_has_no_room_in_memory_is_told(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    lines = tmp_path / "lines"
+    lines.touch()
+    monkeypatch.setattr("cudnnlite.cli.bench_problems.read_named_file", fail)
+    ended = CliRunner().invoke(app, ["bench", "--mode", "list", "--lines", str(lines)])
+    assert (ended.exit_code, "Traceback" in ended.output) == (1, False)
+    assert "there is not enough memory for this" in ended.output

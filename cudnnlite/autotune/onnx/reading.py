@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cudnnlite.arguments import path_of, refused_as
 from cudnnlite.autotune.onnx.protobuf import messages_within, require, shape_of
 from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file
 
 # Shape inference reads the values of shapes, axes and scales. It needs only the shape of a larger
 # tensor.
@@ -49,7 +50,7 @@ def read_model(onnx: Any, model: Any) -> ModelSource:
     path = path_of(model, "model")
     label = f"model={str(path)!r}"
     with refused_as(ArgumentError, f"{label} cannot be read"):
-        data = path.read_bytes()
+        data = read_named_file(path)
     return ModelSource(_parse_model(onnx, data, label, path.suffix), label, path.parent)
 
 
