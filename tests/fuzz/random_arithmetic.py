@@ -271,6 +271,7 @@ class Dropout:
         self.draw = draw
         self.verb = draw.pick(("call", "call", "plan"))
         self.texts: list[str] = []
+        self.also: list[str] = []
 
     def run(self) -> None:
         """Make both calls."""
@@ -314,6 +315,7 @@ class Dropout:
         floor = 1e-6 * np.abs(values)
         dx_expected = Expected(values, None, dtype, name="dx", open=unclear, floor=floor)
         compare(dx.numpy(), dx_expected, d.hosts)
+        self.also.append("dropout_backward")
 
 
 def dropout_forward(d: Draw) -> Dropout:

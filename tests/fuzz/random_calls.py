@@ -56,8 +56,8 @@ SHARES = {
     "rnn_forward": 0.5,
     "multi_head_attention_forward": 0.2,
 }
-# The operations that are called by the generators of others.
-WITH_OTHERS = {
+# The operations that are called behind others, of what these left.
+BEHIND_OTHERS = {
     "rnn_backward_data": "rnn_forward",
     "rnn_backward_weights": "rnn_forward",
     "multi_head_attention_backward_data": "multi_head_attention_forward",
@@ -65,7 +65,8 @@ WITH_OTHERS = {
     "dropout_backward": "dropout_forward",
 }
 CALLS_OF_A_HANDLE = 300  # after which it is closed, with the plans that it keeps
-TIMEOUT = 120.0  # seconds for one call, and for a new process
+TIMEOUT = 60.0  # seconds for one call
+START_TIMEOUT = 240.0  # seconds for the first call of a process
 EXAMPLES = 3
 FAILURES = (dnn.InternalError, dnn.ExecutionError)
 
@@ -90,7 +91,11 @@ class Caller:
         self._calls = 0
 
     def call(self, seed: int, index: int, *, show: bool = False) -> list[Any]:
-        """Make one call; return its operation, verb, outcome, reason, and data types."""
+        """Make one call.
+
+        Return its operation, verb, outcome, reason, wrong data type, data types, and the other
+        operations that were right with it.
+        """
         if self._handle is None or self._calls == CALLS_OF_A_HANDLE:
             self.close()
             self._handle, self._calls = dnn.Handle(self._device), 0
@@ -125,7 +130,8 @@ class Caller:
             print(f"{seed}:{index} {name}")
             print(*getattr(call, "texts", ()), *draw.notes, sep="\n")
             print(outcome, reason)
-        return [name, verb, outcome, reason[:400], draw.wrong, _dtypes(draw)]
+        also = list(getattr(call, "also", ()))
+        return [name, verb, outcome, reason[:400], draw.wrong, _dtypes(draw), also]
 
     def operation(self, seed: int, index: int) -> str:
         """Return the operation of a call."""
@@ -177,10 +183,12 @@ class Report:
     def add(self, seed: int, index: int, answer: list[Any], name: str) -> None:
         """Count an answer of a worker."""
         if answer[0] == "died":
-            answer = [name, "", "dead", answer[1], "", ""]
-        name, verb, outcome, reason, wrong, dtypes = answer
+            answer = [name, "", "dead", answer[1], "", "", []]
+        name, verb, outcome, reason, wrong, dtypes, also = answer
         self.calls += 1
         self.counts[name, verb][outcome] += 1
+        for other in also:
+            self.counts[other, f"behind {name}"]["right"] += 1
         place = f"{seed}:{index}"
         if outcome in ("wrong", "dead"):
             key = (name, outcome, (wrong and f"wrong data type {wrong}") or dtypes, kind_of(reason))
@@ -256,7 +264,7 @@ def make_calls(options: argparse.Namespace) -> Report:
     indices = iter(range(options.first, options.first + options.calls))
 
     def serve() -> None:
-        process = Process(command, TIMEOUT)
+        process = Process(command, TIMEOUT, START_TIMEOUT)
         while time.monotonic() < end:
             with lock:
                 index = next(indices, None)

@@ -370,6 +370,14 @@ class Draw:
         self.operands[name] = Operand(name, stored, spec, offset)
         return wide(stored)
 
+    def mistaken(self, name: str, dtype: str) -> str:
+        """Return a data type, or once in a while another one, for an operand that is not drawn."""
+        if self.wrong or not self.chance(0.04):
+            return dtype
+        dtype = self.pick([other for other in WRONG_DTYPES if other not in (dtype, "bool")])
+        self.wrong = f"{name} {dtype}"
+        return dtype
+
     def place(self, operand: Operand) -> Any:
         """Return an operand in device memory."""
         if operand.spec is None:  # cuDNN has no arrays of it: whatever we say of one of NumPy's
@@ -510,15 +518,22 @@ class Call:
                 plan = function.graph(**_specs(operands), **asked, **given).plan(handle)
             out = None if outs is None else dict(zip(names, outs, strict=True))
             with plan:
-                by_name = plan(**operands, out=out)
+                for _ in range(self._times(options)):
+                    by_name = plan(**operands, out=out)
             return [by_name[name] for name in names]
         with function.plan(handle, **operands, **options, **given) as plan:
             ordered = [
                 operands[name] for name in function.__signature__.parameters if name in operands
             ]
             out = None if outs is None else (outs[0] if len(outs) == 1 else tuple(outs))
-            returned = plan(*ordered, **({"out": out} if self.out and out is not None else {}))
+            for _ in range(self._times(options)):
+                returned = plan(*ordered, **({"out": out} if self.out and out is not None else {}))
         return returned if isinstance(returned, tuple) else (returned,)
+
+    def _times(self, options: Mapping[str, Any]) -> int:
+        """Return how often a plan is called, if each call does the same."""
+        is_repeatable = not self.in_place and "beta" not in options
+        return 2 if is_repeatable and self.draw.chance(0.3) else 1
 
     def _check_gaps(self, outs: Sequence[Any]) -> None:
         """Look for writes outside of an output's elements."""

@@ -28,6 +28,12 @@ def has_torch() -> bool:
     return True
 
 
+def need_torch() -> None:
+    """Refuse a call whose oracle is PyTorch where that is not installed."""
+    if not has_torch():
+        raise dnn.MissingPackageError("PyTorch is the oracle of this call")
+
+
 class _Sequence:
     """A call with a state: several functions one after the other."""
 
@@ -35,6 +41,7 @@ class _Sequence:
         self.draw = draw
         self.verb = draw.pick(("call", "call", "plan"))
         self.texts: list[str] = []
+        self.also: list[str] = []
 
 
 def _near(name: str, result: Any, expected: Array, bound: float, least: float) -> None:
@@ -107,8 +114,8 @@ class RecurrentNetwork(_Sequence):
         # What lies behind the end of a sequence is not read.
         padded = np.where(within[..., None], x, 1e4)
         operands = [
-            None if a is None else d.handle.array(a, dtype=dtype)
-            for a in (_laid_out(padded, layout, lengths), hx, cx)
+            None if a is None else d.handle.array(a, dtype=d.mistaken(name, dtype))
+            for name, a in (("x", _laid_out(padded, layout, lengths)), ("hx", hx), ("cx", cx))
         ]
         options = {"lengths": lengths, "layout": layout, "training": training}
         if self.verb == "plan":
@@ -132,9 +139,11 @@ class RecurrentNetwork(_Sequence):
         least = 0.5
         _near("dx", of_states.dx, _laid_out(gradients.dx, layout, lengths), 3 * bound, least)
         _near("dhx", of_states.dhx, gradients.dhx, 3 * bound, least)
+        self.also.append("rnn_backward_data")
         dw = dnn.rnn_backward_weights(d.handle, result.reserve)
         for name, gradient in gradients.weights.items():
             _near(f"d {name}", dw[name].numpy().reshape(gradient.shape), gradient, 3 * bound, 1.0)
+        self.also.append("rnn_backward_weights")
 
 
 def _laid_out(x: Array, layout: str, lengths: Any) -> Array:
@@ -154,6 +163,7 @@ class MultiHeadAttention(_Sequence):
 
     def run(self) -> None:
         """Make the calls."""
+        need_torch()
         from device.test_attention import BATCH, BEAM, PROJECTIONS, REACH, STEPS, Case, spec_of
 
         d = self.draw
@@ -161,7 +171,9 @@ class MultiHeadAttention(_Sequence):
         dtype, math = d.pick(("float32", "float16", "float64")), d.pick(("fma", "default"))
         projections = d.pick((*PROJECTIONS,))
         beam = d.pick((1, BEAM))
-        spec = spec_of(projections, dtype, math, bias=d.chance(0.5))
+        # The comparison needs a bias of queries beside one of keys.
+        may_have_bias = dtype != "float16" or "q_proj_size" in PROJECTIONS[projections]
+        spec = spec_of(projections, dtype, math, bias=may_have_bias and d.chance(0.5))
         limits: dict[str, Any] = {}
         if d.chance(0.5):
             limits["q_lengths"] = [d.integer(0, STEPS) for _ in range(BATCH * beam)]
@@ -172,9 +184,13 @@ class MultiHeadAttention(_Sequence):
             limits["window"] = (low, [d.integer(at, REACH) for at in low])
         self.texts = [f"{projections} {dtype} {math} {beam=} {limits}"]
         case = Case(d.handle, spec, beam, seed=d.integer(0, 99))
+        case.operands = [
+            d.handle.array(host, dtype=d.mistaken(name, dtype)) for name, host in case.hosts.items()
+        ]
         bounds = ATTENTION_BOUNDS["tf32" if (dtype, math) == ("float32", "default") else dtype]
         try:
             case.check((2 * bounds[0], 2 * bounds[1]), "descriptor", **limits)
+            self.also += [f"multi_head_attention_backward_{of}" for of in ("data", "weights")]
         except AssertionError as error:
             raise WrongError(str(error)) from error
 
@@ -184,6 +200,7 @@ class CTCLoss(_Sequence):
 
     def run(self) -> None:
         """Make the call."""
+        need_torch()
         from device.test_ctc import torch_loss
 
         d = self.draw
@@ -218,7 +235,7 @@ class CTCLoss(_Sequence):
         }  # fmt: skip
         got, dx = dnn.ctc_loss(
             d.handle,
-            d.handle.array(x, dtype=dtype),
+            d.handle.array(x, dtype=d.mistaken("x", dtype)),
             flat,
             [len(label) for label in labels],
             inputs,
@@ -233,9 +250,6 @@ class CTCLoss(_Sequence):
 
 SEQUENCES: dict[str, Callable[[Draw], Any]] = {
     "rnn_forward": RecurrentNetwork,
-    **(
-        {"multi_head_attention_forward": MultiHeadAttention, "ctc_loss": CTCLoss}
-        if has_torch()
-        else {}
-    ),
+    "multi_head_attention_forward": MultiHeadAttention,
+    "ctc_loss": CTCLoss,
 }

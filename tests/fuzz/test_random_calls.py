@@ -12,18 +12,15 @@ import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.function import OperationFunction
 from fuzz import random_calls
-from fuzz.random_calls import GENERATORS, WITH_OTHERS, Caller, Report
+from fuzz.random_calls import BEHIND_OTHERS, GENERATORS, Caller, Report
 from fuzz.random_draw import Expected, WrongError, compare
 
-SEED, CALLS = 55, 400
+SEED, CALLS = 55, 250
 OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
 
 
 def test_every_public_operation_is_drawn():
-    # PyTorch is the oracle of two.
-    of_torch = {"ctc_loss", "multi_head_attention_forward"}
-    drawn = {*GENERATORS, *WITH_OTHERS} | of_torch
-    assert drawn - {"graph"} == {*OPERATIONS}
+    assert {*GENERATORS, *BEHIND_OTHERS} - {"graph"} == {*OPERATIONS}
 
 
 def test_calls_are_right_on_the_emulated_device():
@@ -86,7 +83,7 @@ def test_a_wrong_result_is_told(monkeypatch):
     caller, report = Caller(EmulatedDevice(6, capacity="256 MiB")), Report()
     monkeypatch.setattr(dnn.DeviceArray, "numpy", _off_by_a_percent(dnn.DeviceArray.numpy))
     monkeypatch.setattr(Caller, "_check_device", lambda self: None)
-    for index in range(150):
+    for index in range(100):
         report.add(SEED, index, caller.call(SEED, index), "")
     monkeypatch.undo()
     caller.close()
