@@ -154,7 +154,10 @@ def compare(result: Array, expected: Expected, hosts: Sequence[Array]) -> None:
         allowed = allowed + (1.001 if dtype.kind in "iub" else 0.0)
         open_places = np.broadcast_to(expected.open, values.shape) | is_nan
         open_places = open_places | (np.isfinite(values) & (magnitude > computed_limit / 16))
-        if expected.spreads and any(not np.isfinite(wide(host)).all() for host in hosts):
+        are_finite = all(np.isfinite(wide(host)).all() for host in hosts)
+        if are_finite and "float64" in dtypes:  # the oracle itself overflows
+            open_places = open_places | ~np.isfinite(values)
+        if expected.spreads and not are_finite:
             open_places = open_places | np.isfinite(values)
         beyond = np.abs(values) + allowed >= limit * (1 - output_bound)
         clipped = np.clip(values, -limit if dtype.kind != "u" else 0, limit)
