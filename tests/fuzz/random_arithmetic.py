@@ -11,8 +11,10 @@ from samples import reference_of
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import dtype_name
-from fuzz.random_draw import Array, Call, Draw, Expected, Shape, WrongError, compare, wide
-from fuzz.random_layers import WITHOUT_BFLOAT16
+from fuzz.random_call import Call
+from fuzz.random_comparison import Expected, WrongError, compare
+from fuzz.random_convolutions import WITHOUT_BFLOAT16
+from fuzz.random_draw import Array, Draw, Shape, wide
 
 
 def _beside(d: Draw, images: Shape) -> Shape:

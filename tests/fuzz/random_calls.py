@@ -31,7 +31,7 @@ import time
 import traceback
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,25 @@ from device.processes import Process
 
 import cudnnlite as dnn
 from fuzz.random_arithmetic import ARITHMETIC
-from fuzz.random_draw import Draw, Generator, WrongError
+from fuzz.random_comparison import WrongError
+from fuzz.random_convolutions import CONVOLUTIONS
+from fuzz.random_draw import Draw
 from fuzz.random_graphs import GRAPHS
 from fuzz.random_layers import LAYERS
+from fuzz.random_normalization import NORMALIZATIONS
 from fuzz.random_products import PRODUCTS
 from fuzz.random_sequences import SEQUENCES
 
-GENERATORS: dict[str, Generator] = {**LAYERS, **ARITHMETIC, **PRODUCTS, **SEQUENCES, **GRAPHS}
-# How often an operation is drawn.  What takes long, because it is compiled or has many steps, is
+GENERATORS: dict[str, Callable[[Draw], Any]] = {
+    **CONVOLUTIONS,
+    **LAYERS,
+    **NORMALIZATIONS,
+    **ARITHMETIC,
+    **PRODUCTS,
+    **SEQUENCES,
+    **GRAPHS,
+}
+# How often an operation is drawn, 1 if it is not here.  What takes long, because it is compiled or has many steps, is
 # drawn less often.
 SHARES = {
     **dict.fromkeys(PRODUCTS, 0.3),

@@ -15,8 +15,9 @@ from scipy.special import erf, ndtr
 from tolerances import ELEMENT_BOUNDS
 
 import cudnnlite as dnn
-from fuzz.random_draw import NARROW, Array, Draw, Expected, Shape, compare
-from fuzz.random_layers import _convolved, _floor, _out_shape, _sigmoid, forward
+from fuzz.random_comparison import Expected, compare
+from fuzz.random_convolutions import convolved, forward, lost_denormals, out_shape, sigmoid
+from fuzz.random_draw import NARROW, Array, Draw, Shape
 
 
 class Tracked(NamedTuple):
@@ -39,14 +40,14 @@ def _gelu_slope(x: Array) -> Array:
 UNARY: dict[str, Callable[..., Array]] = {
     "RELU_FWD": _relu,
     "TANH_FWD": np.tanh,
-    "SIGMOID_FWD": _sigmoid,
+    "SIGMOID_FWD": sigmoid,
     "ELU_FWD": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
     "GELU_FWD": lambda x: x * ndtr(x),
     "GELU_APPROX_TANH_FWD": lambda x: (
         x / 2 * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
     ),
     "SOFTPLUS_FWD": lambda x, beta=1.0: np.logaddexp(0, beta * x) / beta,
-    "SWISH_FWD": lambda x, beta=1.0: x * _sigmoid(beta * x),
+    "SWISH_FWD": lambda x, beta=1.0: x * sigmoid(beta * x),
     "EXP": np.exp,
     "LOG": np.log,
     "SQRT": np.sqrt,
@@ -77,11 +78,11 @@ BINARY: dict[str, Callable[..., Array]] = {
         x > lower, np.where(x < upper, dy, 0.0), slope * dy
     ),
     "TANH_BWD": lambda x, dy: dy * (1 - np.tanh(x) ** 2),
-    "SIGMOID_BWD": lambda x, dy: dy * _sigmoid(x) * _sigmoid(-x),
+    "SIGMOID_BWD": lambda x, dy: dy * sigmoid(x) * sigmoid(-x),
     "ELU_BWD": lambda x, dy, alpha=1.0: np.where(x > 0, dy, dy * alpha * np.exp(np.minimum(x, 0))),
-    "SOFTPLUS_BWD": lambda x, dy, beta=1.0: dy * _sigmoid(beta * x),
+    "SOFTPLUS_BWD": lambda x, dy, beta=1.0: dy * sigmoid(beta * x),
     "SWISH_BWD": lambda x, dy, beta=1.0: (
-        dy * (_sigmoid(beta * x) + beta * x * _sigmoid(beta * x) * _sigmoid(-beta * x))
+        dy * (sigmoid(beta * x) + beta * x * sigmoid(beta * x) * sigmoid(-beta * x))
     ),
     "GELU_BWD": lambda x, dy: dy * _gelu_slope(x),
 }
@@ -176,18 +177,18 @@ class RandomGraph:
         )
         finite = np.where(np.isfinite(magnitude), magnitude, 0)
         error = np.full(values.shape, bound * finite.max(initial=0.0))
-        error += _floor(tuple(operand.values for operand in operands))
+        error += lost_denormals(tuple(operand.values for operand in operands))
         if not np.isfinite(magnitude).all() or finite.max(initial=0.0) > 1e37:
             error[...] = np.inf
         return Tracked(tensor, values, error)
 
     def _convolution(self) -> Tracked:
         d = self.draw
-        images, filters, conv = _convolved(d, even=True, groups=d.chance(0.2))
+        images, filters, conv = convolved(d, even=True, groups=d.chance(0.2))
         conv = conv.replace(math_type="default")
         if self.is_usual:
             while len(images) != 4:
-                images, filters, conv = _convolved(d, even=True, groups=False)
+                images, filters, conv = convolved(d, even=True, groups=False)
             conv = conv.replace(mode="cross_correlation", math_type="default")
         if self.is_usual or d.chance(0.5):
             images = (images[0], 8, *images[2:])
@@ -198,7 +199,7 @@ class RandomGraph:
         is_last = self.is_usual or d.chance(0.6)
         x = self._input("x", images, self.dtype, like=like if is_last else None)
         w = self._input("w", filters, self.dtype, like=of_w if is_last else None, packed=True)
-        out = _out_shape(images, filters, conv)
+        out = out_shape(images, filters, conv)
         tensor = self.graph.convolution_forward(x.tensor, w.tensor, conv)
         values = forward(x.values, w.values, conv, out)
         magnitude = forward(np.abs(x.values), np.abs(w.values), conv, out)

@@ -16,8 +16,10 @@ from graph_oracles import (
 )
 
 import cudnnlite as dnn
-from fuzz.random_draw import NARROW, Array, Call, Draw, Expected, Shape
-from fuzz.random_layers import EPILOGUES, _activated, _floor
+from fuzz.random_call import Call
+from fuzz.random_comparison import Expected
+from fuzz.random_convolutions import EPILOGUES, activated, lost_denormals
+from fuzz.random_draw import NARROW, Array, Draw, Shape
 
 # ---------------------------------------------------------------- products
 
@@ -35,7 +37,7 @@ def _product(
     name: str, values: Array, magnitude: Array, dtype: str, operands: tuple[Array, ...]
 ) -> Expected:
     return Expected(
-        values, magnitude, dtype, "product", spreads=True, name=name, floor=_floor(operands)
+        values, magnitude, dtype, "product", spreads=True, name=name, floor=lost_denormals(operands)
     )
 
 
@@ -65,7 +67,7 @@ def matmul(d: Draw) -> Call:
         functions = EPILOGUES | {"leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x)}
         activation = d.pick((*functions,))
         options["activation"] = activation
-        values, magnitude = _activated(values, magnitude, functions[activation])
+        values, magnitude = activated(values, magnitude, functions[activation])
     return Call(d, "matmul", [_product("y", values, magnitude, written, (a, b))], options)
 
 

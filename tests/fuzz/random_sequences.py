@@ -12,7 +12,8 @@ from rnn_oracles import BIASES, GATES, onnx_rnn, random_weights, torch_rnn_gradi
 from tolerances import ATTENTION_BOUNDS, CTC_BOUND, assert_near, rnn_bound
 
 import cudnnlite as dnn
-from fuzz.random_draw import Array, Draw, WrongError, dtype_of
+from fuzz.random_comparison import WrongError
+from fuzz.random_draw import Array, Draw, dtype_of
 
 LAYOUTS = ("seq_major_unpacked", "seq_major_packed", "batch_major_unpacked")
 

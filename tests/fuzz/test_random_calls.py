@@ -13,7 +13,7 @@ from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.function import OperationFunction
 from fuzz import random_calls
 from fuzz.random_calls import BEHIND_OTHERS, GENERATORS, Caller, Report
-from fuzz.random_draw import Expected, WrongError, compare
+from fuzz.random_comparison import Expected, WrongError, compare
 
 SEED, CALLS = 55, 250
 OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
