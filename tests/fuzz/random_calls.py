@@ -58,8 +58,8 @@ GENERATORS: dict[str, Callable[[Draw], Any]] = {
     **SEQUENCES,
     **GRAPHS,
 }
-# How often an operation is drawn, 1 if it is not here.  What takes long, because it is compiled or has many steps, is
-# drawn less often.
+# How often an operation is drawn, 1 if it is not here.  What takes long, because it is compiled or
+# has many steps, is drawn less often.
 SHARES = {
     **dict.fromkeys(PRODUCTS, 0.3),
     "graph": 2.5,
