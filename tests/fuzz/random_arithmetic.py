@@ -284,6 +284,7 @@ class Dropout:
         dy = d.operand("dy", images, dtype, like=d.operands["x"].spec)
         arrays = {name: d.place(operand) for name, operand in d.operands.items()}
         self.texts = [f"dropout {probability} {d.operands['x'].spec} {self.verb} {d.kind}"]
+        d.tell(self.texts)
         state = dnn.DropoutState(handle, seed=d.integer(0, 9))
         if self.verb == "plan":
             with dnn.dropout_forward.plan(

@@ -45,7 +45,6 @@ class Call:
     in_place: frozenset[str] = frozenset()
     verbs: tuple[str, ...] = ()
     verb: str = "call"
-    texts: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         """Make the call, by one of its verbs, and compare all that it wrote."""
@@ -67,7 +66,7 @@ class Call:
                 olds = [wide(old)]
             results = [blended(results[0], options["alpha"], options.get("beta", 0.0), olds[0])]
         operands = {name: draw.place(operand) for name, operand in draw.operands.items()}
-        self.texts = self._described(options, outs)
+        draw.tell(self._described(options, outs))
         arrays = self._arrays(function, operands, options, outs, is_graph)
         draw.handle.synchronize()
         if len(arrays) < len(results):

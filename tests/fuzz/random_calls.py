@@ -22,6 +22,7 @@ are any, or if an operation had no call that was right.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import re
@@ -113,6 +114,9 @@ class Caller:
         self._calls += 1
         name = self.operation(seed, index)
         draw = Draw(self._handle, seed, index)
+        draw.shows = show
+        if show:
+            print(f"{seed}:{index} {name}")
         call: Any = None
         outcome, reason = "right", ""
         try:
@@ -138,8 +142,6 @@ class Caller:
             self._check_device()
         verb = getattr(call, "verb", "call")
         if show:
-            print(f"{seed}:{index} {name}")
-            print(*getattr(call, "texts", ()), *draw.notes, sep="\n")
             print(outcome, reason)
         also = list(getattr(call, "also", ()))
         return [name, verb, outcome, reason[:400], draw.wrong, _dtypes(draw), also]
@@ -318,6 +320,7 @@ def main() -> int:
         worker(options.device, options.operations)
         return 0
     if options.only:
+        faulthandler.enable()
         seed, index = (int(number) for number in options.only.split(":"))
         answer = Caller(options.device, options.operations).call(seed, index, show=True)
         return int(answer[2] == "wrong")

@@ -89,8 +89,8 @@ class Draw:
         All that were drawn.
     wrong : str
         Which operand has a wrong data type, and which.
-    notes : list of str
-        What else is said of the call when it is printed.
+    shows : bool
+        Whether the call is printed before it is made.
     """
 
     def __init__(self, handle: dnn.Handle, seed: int, index: int) -> None:
@@ -101,7 +101,7 @@ class Draw:
         self._wrong_at = self.pick((0, 0, 0, 1, 1, 2)) if self.chance(0.14) else -1
         self.kind = self.pick(VALUES)
         self.is_strided = self.chance(0.5)
-        self.notes: list[str] = []
+        self.shows = False
         self.is_plain = False  # whether values are normal ones only
 
     # ------------------------------------------------ choices
@@ -271,6 +271,11 @@ class Draw:
         dtype = self.pick([other for other in WRONG_DTYPES if other not in (dtype, "bool")])
         self.wrong = f"{name} {dtype}"
         return dtype
+
+    def tell(self, texts: Sequence[str]) -> None:
+        """Print a call before it is made, if that is wanted: the process may die of it."""
+        if self.shows:
+            print(*texts, sep="\n", flush=True)
 
     def place(self, operand: Operand) -> Any:
         """Return an operand in device memory."""

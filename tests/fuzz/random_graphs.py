@@ -398,6 +398,7 @@ class RandomGraph:
             self.texts.append(f"  {name} {dtype} {strides}")
         self.texts += [f"  {n}: {operand.spec}" for n, operand in d.operands.items()]
         operands = {name: d.place(operand) for name, operand in d.operands.items()}
+        d.tell(self.texts)
         with graph.plan(d.handle) as plan:
             given = None
             if d.chance(0.5):
@@ -405,8 +406,8 @@ class RandomGraph:
                 for name, _ in results:
                     record = graph.outputs[name].spec
                     given[name] = d.poisoned(record)
+            d.tell([f"  {plan.choice}"])
             written = plan(**operands, out=given)
-            self.texts.append(f"  {plan.choice}")
             for name, expected in results:
                 compare(written[name].numpy(), expected, [])
 

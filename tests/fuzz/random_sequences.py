@@ -103,6 +103,7 @@ class RecurrentNetwork(_Sequence):
         dy = dy * within[..., None]
         self.texts = [f"{cell} {dtype} {math} {layout} {shape} T={steps} N={batch} {lengths}"]
         self.texts.append(f"hx {hx is not None}, cx {cx is not None}, {training=} {self.verb}")
+        d.tell(self.texts)
         gradients: Any = None
         if training:
             expected, gradients = torch_rnn_gradients(
@@ -184,6 +185,7 @@ class MultiHeadAttention(_Sequence):
             low = sorted(d.integer(0, 2) for _ in range(STEPS))
             limits["window"] = (low, [d.integer(at, REACH) for at in low])
         self.texts = [f"{projections} {dtype} {math} {beam=} {limits}"]
+        d.tell(self.texts)
         case = Case(d.handle, spec, beam, seed=d.integer(0, 99))
         case.operands = [
             d.handle.array(host, dtype=d.mistaken(name, dtype)) for name, host in case.hosts.items()
@@ -223,6 +225,7 @@ class CTCLoss(_Sequence):
             x = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
         algorithm = d.pick(("deterministic", "non_deterministic"))
         self.texts = [f"{x.shape} {dtype} {normalization} {algorithm} {labels} {inputs}"]
+        d.tell(self.texts)
         costs, gradients = torch_loss(x, labels, inputs, normalization)
         if normalization == "none":
             # PyTorch's are larger by 1.  Where no path passes, cuDNN leaves x.
