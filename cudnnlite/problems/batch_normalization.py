@@ -60,6 +60,21 @@ def _check(specs: Any, options: Any) -> None:
     _check_inference(specs, options)
 
 
+def _check_training(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for statistics of one value, too: an H200 writes NaN into running_var.
+
+    The unbiased variance of one value is 0 / 0.
+    """
+    _check(specs, options)
+    x, scale = specs["x"], specs["scale"]
+    if x.size == scale.size:
+        unit = "position" if options["mode"] == BatchNormMode.PER_ACTIVATION else "channel"
+        raise ArgumentError(
+            f"x is {x}, one value per {unit}; training computes a mean and an unbiased variance "
+            f"per {unit} and needs at least two values for each"
+        )
+
+
 def _check_inference(specs: Any, options: Any) -> None:
     if not 0 <= options["epsilon"] < float("inf"):
         raise ArgumentError(f"epsilon={options['epsilon']}; needed: a number from 0 on")
@@ -85,6 +100,15 @@ def _check_inference(specs: Any, options: Any) -> None:
 def _check_fused(specs: Any, options: Any) -> None:
     """Raise ArgumentError for what an H200 refuses or computes wrongly (swish)."""
     _check(specs, options)
+    _check_activation(specs, options)
+
+
+def _check_fused_training(specs: Any, options: Any) -> None:
+    _check_training(specs, options)
+    _check_activation(specs, options)
+
+
+def _check_activation(specs: Any, options: Any) -> None:
     x, activation = specs["x"], options["activation"]
     has_addition = bool({"z", "dz"} & specs.keys())
     if activation.mode != ActivationMode.RELU:
@@ -197,7 +221,7 @@ def _training(
         call_operands=("x", "scale", "bias", *running, *extra) if running else (),
         shared=dict.fromkeys(("bias", *running, *_SAVED), "scale"),
         mixed=True,
-        check=_check_fused if activation else _check,
+        check=_check_fused_training if activation else _check_training,
         constants={"bnOps": ops, **absent},
         alignments=_alignments,
         workspace="cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",

@@ -209,6 +209,43 @@ def test_batch_normalisation_of_an_empty_batch(handle: dnn.Handle) -> None:
         dnn.batch_normalization_backward(handle, x, x, scale, mean, var)
 
 
+ONE_VALUE = (  # the shape of x, and of the parameters
+    ("spatial", (1, 8, 1, 1), (1, 8, 1, 1)),
+    ("spatial", (1, 3, 1), (1, 3, 1)),
+    ("spatial_persistent", (1, 4, 1, 1, 1), (1, 4, 1, 1, 1)),
+    ("per_activation", (1, 3, 4, 5), (1, 3, 4, 5)),
+)
+
+
+@pytest.mark.parametrize(("mode", "shape", "parameters"), ONE_VALUE)
+def test_batch_normalisation_is_not_trained_on_one_value(
+    handle: dnn.Handle, mode: str, shape: tuple[int, ...], parameters: tuple[int, ...]
+) -> None:
+    """As PyTorch refuses it: on an H200 the running variance would be NaN from then on."""
+    for dtype in DOCUMENTED:
+        wide = "float64" if dtype == "float64" else "float32"
+        x = handle.array(np.ones(shape), dtype=dtype)
+        scale, bias, mean, var = (handle.full(parameters, 0.5, wide) for _ in range(4))
+        running = {"running_mean": mean, "running_var": var}
+        for statistics in ({}, running):
+            with pytest.raises(dnn.ArgumentError, match=r"\bx is .*needs at least two values"):
+                dnn.batch_normalization_training(handle, x, scale, bias, mode=mode, **statistics)
+        assert (var.numpy() == 0.5).all()
+        y = dnn.batch_normalization_inference(handle, x, scale, bias, mean, var, mode=mode)
+        assert np.isfinite(y.numpy().astype(np.float64)).all()
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_batch_normalisation_with_relu_is_not_trained_on_one_value(
+    handle: dnn.Handle, adds: bool
+) -> None:
+    x = handle.array(np.ones((1, 8, 1, 1), np.float32), layout="NHWC")
+    scale = handle.full((1, 8, 1, 1), 0.5, "float32")
+    z = x if adds else None
+    with pytest.raises(dnn.ArgumentError, match=r"\bx is .*one value per channel"):
+        dnn.batch_normalization_training(handle, x, scale, scale, activation="relu", z=z)
+
+
 @pytest.mark.parametrize("shape", [(5, 3, 2, 4), (5, 3)], ids=["images", "vectors"])
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)

@@ -128,7 +128,8 @@ def batch_normalization_training(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     x, scale, bias
-        As in `batch_normalization_inference`.
+        As in `batch_normalization_inference`.  `x` has at least two values for each of `scale`,
+        because the unbiased variance of one value is not a number.
     running_mean, running_var : device arrays, optional
         Shaped as `scale`; updated in place: ``running = (1 - momentum) * running + momentum *
         batch``.  The variance is the unbiased one.  Both or none; without them nothing is averaged
