@@ -14,6 +14,7 @@ from cudnnlite.devices.exchange import as_device_array, foreign_traits
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
+from cudnnlite.plans.conversion import ConvertedCall
 from cudnnlite.plans.empty_batch import SumOfNothing
 from cudnnlite.plans.native_problem import NativeProblem, add_context
 from cudnnlite.plans.operands import (
@@ -188,6 +189,9 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _prepare_call(self) -> Prepared:
         """Return the call, which has no addresses yet; note what memory it needs."""
+        packed_problem = self.problem.operation.packed(self.problem)
+        if packed_problem is not None:
+            return self._prepare_on_copies(packed_problem)
         native = NativeProblem(self._handle, self.problem, self._resources)
         self.descriptors = native.descriptors
         self.workspace = native.workspace()
@@ -195,6 +199,16 @@ class OperationPlan(Plan, Generic[ResultT]):
         return native.prepare(
             workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
         )
+
+    def _prepare_on_copies(self, packed_problem: Problem) -> Prepared:
+        """Return the call for packed operands, with the copies to them and back around it."""
+        stack = self._resources
+        converted_call = ConvertedCall(self._handle, self.problem, packed_problem, stack)
+        native = NativeProblem(self._handle, packed_problem, stack)
+        self.descriptors = native.descriptors
+        converted_call.call = native.prepare()
+        self.workspace = converted_call.room
+        return converted_call
 
     def __call__(
         self,
@@ -662,6 +676,8 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _scratch_offsets(self) -> list[tuple[str, int]]:
         """The header's names of scratch memory, with offsets: equal parts of the workspace."""
         names = self.problem.operation.header("workSpace")
+        if self.workspace and not names:
+            names = ("workSpace",)  # of a `ConvertedCall` whose C function takes none
         return [(name, index * (self.workspace // len(names))) for index, name in enumerate(names)]
 
     def _places_of_results(self) -> list[int]:

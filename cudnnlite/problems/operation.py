@@ -142,6 +142,9 @@ class Operation:
     complete: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]] = (
         lambda specs, options: options
     )
+    # (problem) -> the same problem of packed operands, if cuDNN computes wrongly in the strides of
+    # these; a call then works on packed copies.  None if it does not.
+    packed: Callable[[Any], Any] = lambda problem: None
     # (problem) -> multiplications and additions of the direct method.
     flops: Callable[[Any], int] = lambda problem: 0
     # (problem) -> the math type that the user requested.

@@ -10,7 +10,7 @@ from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST
+from cudnnlite.specs.layout import CHANNELS_FIRST, span
 
 # The layouts with the channels first, by rank.
 _FIRST = {2: "packed", **CHANNELS_FIRST}
@@ -38,10 +38,13 @@ def _is_kernel_known(x: TensorSpec, y: TensorSpec) -> bool:
 def _is_wrong_by_channel(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgorithm) -> bool:
     """Return whether cuDNN 9.19 on an H200 reads or writes the wrong pixels in mode CHANNEL.
 
-    If the pixels of x have one stride, it assumes the same of those of y.
+    If the pixels of x have one stride, it assumes the same of those of y.  In rank 5 with the
+    channels innermost it reads gaps, or other orders of the axes, as if there were none.
     """
     if x.canonical.strides == y.canonical.strides:
-        return x.dtype == DataType.DOUBLE and x.canonical.layout == "NDHWC"
+        if x.canonical.layout == "NDHWC":
+            return x.dtype == DataType.DOUBLE
+        return x.rank == 5 and x.canonical.strides[1] == 1
     if x.rank > 4 or not _is_kernel_known(x, y):
         return True
     if algorithm == SoftmaxAlgorithm.LOG and x.shape[0] == 1:
@@ -56,8 +59,8 @@ def _is_wrong_by_instance(x: TensorSpec, y: TensorSpec, algorithm: SoftmaxAlgori
     """
     first = _FIRST[x.rank]
     if x.canonical.strides == y.canonical.strides:
-        image = TensorSpec((1, *x.shape[1:]), x.dtype, strides=x.strides)
-        return x.shape[0] > 1 and image.fits(first) and not x.fits(first)
+        has_dense_images = span(x.shape[1:], x.strides[1:]) == prod(x.shape[1:])
+        return x.shape[0] > 1 and has_dense_images and span(x.shape, x.strides) != x.size
     is_log = algorithm == SoftmaxAlgorithm.LOG
     return is_log or not _is_kernel_known(x, y) or not y.fits(first)
 
@@ -80,27 +83,9 @@ def _right_mode(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> 
 
 
 def _check(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
-    """Raise ArgumentError for what cuDNN 9.19 computes wrongly on an H200, with SUCCESS."""
     name, first = next(iter(specs.items()))
     if first.rank < 2:
         raise ArgumentError(f"{name} is {first}; needed: (N, C, *spatial)")
-    if _right_mode(specs, options) is not None:
-        return
-    *_, out = specs.values()
-    if first.dtype == DataType.DOUBLE and first.layout == "NDHWC":
-        raise ArgumentError(
-            f"{name} is {first}: in float64 and five dimensions the channels must come first"
-        )
-    if first.strides == out.strides:
-        raise ArgumentError(
-            f"{name} is {first}: images with gaps between them are computed wrongly in mode "
-            "INSTANCE; .copy() is without gaps"
-        )
-    raise ArgumentError(
-        f"out is {out}, {name} is {first}: cuDNN computes it wrongly with "
-        f"mode={options['mode'].name}, algorithm={options['algorithm'].name}; "
-        "allowed: the same layout"
-    )
 
 
 def _check_backward(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
@@ -111,8 +96,17 @@ def _check_backward(specs: Mapping[str, TensorSpec], options: Mapping[str, Any])
 def _in_right_mode(
     specs: Mapping[str, TensorSpec], options: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the options with the mode that computes the right result."""
-    return {**options, "mode": _right_mode(specs, options)}
+    """Return the options with the mode that computes the right result, if there is one."""
+    mode = _right_mode(specs, options)
+    return options if mode is None else {**options, "mode": mode}
+
+
+def _packed(problem: Any) -> Any:
+    """Return the problem of packed operands if no mode is right with the strides of these."""
+    if _right_mode(problem.specs, problem.options) is not None:
+        return None
+    changes = {name: TensorSpec(spec.shape, spec.dtype) for name, spec in problem.specs.items()}
+    return problem.replace(**changes, beta=0.0)
 
 
 _OPTIONS = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}
@@ -129,6 +123,7 @@ FORWARD = Operation(
     in_place=frozenset({"x"}),
     check=_check,
     complete=_in_right_mode,
+    packed=_packed,
 )
 
 
@@ -139,4 +134,5 @@ BACKWARD = gradient_of(
     in_place=frozenset({"dy"}),
     complete=_in_right_mode,
     check=_check_backward,
+    packed=_packed,
 )

@@ -14,7 +14,17 @@ from tolerances import OPERATION_BOUNDS, assert_near
 import cudnnlite as dnn
 
 from .operation_samples import LAYOUTS, spec_of
-from .problems import FLOATS, PATTERN, Array, fill, memory_of, poisoned, random_values, upload
+from .problems import (
+    FLOATS,
+    PATTERN,
+    Array,
+    fill,
+    gap_mask,
+    memory_of,
+    poisoned,
+    random_values,
+    upload,
+)
 from .test_pooling import onnx_run
 
 ALGORITHMS, SCALES = ("accurate", "fast", "log"), ("channel", "instance")
@@ -48,15 +58,11 @@ def torch_softmax(x: Array, dy: Array, algorithm: str, mode: str) -> tuple[Array
 
 
 def combinations(rank: int) -> Any:
-    """Yield what cuDNN computes rightly: dtype and layout."""
+    """Yield dtype and layout."""
     for dtype in FLOATS:
         for layout in LAYOUTS:
             if rank > 2 or layout != "last":
                 yield dtype, layout
-
-
-def wrong_in_cudnn(rank: int, dtype: str, layout: str, mode: str) -> bool:
-    return (rank, dtype, layout, mode) == (5, "float64", "last", "channel")
 
 
 by_options = pytest.mark.parametrize(
@@ -70,8 +76,6 @@ def test_forward_is_what_onnx_says(
     handle: dnn.Handle, algorithm: str, mode: str, rank: int
 ) -> None:
     for dtype, layout in combinations(rank):
-        if wrong_in_cudnn(rank, dtype, layout, mode):
-            continue
         host, spec = host_values(rank, dtype), spec_of(SHAPES[rank], dtype, layout)
         y = dnn.softmax_forward(
             handle,
@@ -98,8 +102,6 @@ def test_both_ways_are_what_pytorch_says(
 ) -> None:
     how = {"algorithm": algorithm, "mode": mode}
     for dtype, layout in combinations(rank):
-        if wrong_in_cudnn(rank, dtype, layout, mode):
-            continue
         host, dy_host, spec = (
             host_values(rank, dtype),
             host_values(rank, dtype, 1),
@@ -164,8 +166,8 @@ def test_large_values_do_not_overflow(
     assert_near(y, onnx_softmax(host, algorithm, mode), OPERATION_BOUNDS[dtype])
 
 
-# What an H200 computes correctly between two layouts in four dimensions. For the rest it returns
-# success with a wrong result.
+# What an H200 computes correctly between two layouts in four dimensions.  For the rest it returns
+# success with a wrong result, so that packed copies are computed.
 BETWEEN = {
     "channel": {*itertools.permutations(LAYOUTS, 2)} - {("first", "strided")},
     "instance": {("last", "first"), ("strided", "first")},
@@ -174,28 +176,85 @@ BETWEEN = {
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", SCALES)
-def test_layouts_may_differ_where_cudnn_computes_that_rightly(
-    handle: dnn.Handle, dtype: str, mode: str
-) -> None:
-    host = host_values(4, dtype)
+def test_layouts_may_differ(handle: dnn.Handle, dtype: str, mode: str) -> None:
+    host, old = host_values(4, dtype), host_values(4, dtype, 1)
     expected = onnx_softmax(host, "accurate", mode)
     for one, other in itertools.permutations(LAYOUTS, 2):
         x = upload(handle, spec_of(host.shape, dtype, one), host)
-        out = handle.empty(spec_of(host.shape, dtype, other))
-        fill(out, 0xFF)
-        if (one, other) in BETWEEN[mode]:
-            assert_near(
-                dnn.softmax_forward(handle, x, mode=mode, out=out).numpy(),
-                expected,
-                OPERATION_BOUNDS[dtype],
-            )
-        else:
-            refuses(
-                dnn.ArgumentError,
-                r"\bout is",
-                partial(dnn.softmax_forward, handle, x, mode=mode, out=out),
-            )
-            assert (memory_of(out) == 0xFF).all()
+        out_spec = spec_of(host.shape, dtype, other)
+        with dnn.softmax_forward.plan(handle, x.spec, mode=mode, out=out_spec) as plan:
+            y = plan(x, out=poisoned(handle, out_spec))
+            assert (plan.workspace == 0) == ((one, other) in BETWEEN[mode])
+        assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
+        out = upload(handle, out_spec, old)
+        dnn.softmax_forward(handle, x, mode=mode, alpha=2.0, beta=0.5, out=out)
+        blended = 2 * expected + 0.5 * old.astype(np.float64)
+        assert_near(out.numpy(), blended, 2 * OPERATION_BOUNDS[dtype])
+        assert (memory_of(out)[gap_mask(out_spec)] == PATTERN).all()
+
+
+# Shape, the order of the axes in memory, the axis behind which is a gap, its size, and the mode:
+# an H200 reads the gaps of these as data, or writes into them, and returns success.
+GAPS: list[tuple[Any, ...]] = [
+    ((2, 2, 3, 2, 4), (0, 2, 3, 4, 1), 4, 1, "channel"),
+    ((2, 4, 3, 2, 3), (0, 2, 3, 4, 1), 1, 3, "channel"),
+    ((5, 3, 2, 4, 3), (0, 3, 2, 4, 1), None, 0, "channel"),
+    ((3, 6, 4), (0, 1, 2), 1, 2, "instance"),
+    ((3, 6, 4), (0, 2, 1), 2, 1, "instance"),
+    ((3, 4, 2, 5), (0, 2, 3, 1), 2, 1, "instance"),
+    ((3, 2, 3, 2, 4), (0, 2, 3, 4, 1), 2, 1, "instance"),
+]
+
+
+@pytest.mark.parametrize(("shape", "order", "axis", "gap", "mode"), GAPS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_gaps_that_cudnn_reads_are_copied_away(
+    handle: dnn.Handle,
+    algorithm: str,
+    shape: tuple[int, ...],
+    order: tuple[int, ...],
+    axis: int | None,
+    gap: int,
+    mode: str,
+) -> None:
+    strides, step = [0] * len(shape), 1
+    for place in reversed(order):
+        strides[place] = step
+        step *= shape[place] + (gap if place == axis else 0)
+    how = {"algorithm": algorithm, "mode": mode}
+    for dtype in FLOATS:
+        spec = dnn.TensorSpec(shape, dtype, strides=strides)
+        host, dy_host = (
+            random_values(np.random.default_rng(seed), shape, dtype) for seed in range(2)
+        )
+        expected = onnx_softmax(host, algorithm, mode)
+        with dnn.softmax_forward.plan(handle, spec, **how, out=spec) as plan:
+            assert plan.workspace > 0  # for the copies
+            y = plan(upload(handle, spec, host, gaps=0xFF), out=poisoned(handle, spec))
+        assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
+        assert (memory_of(y)[gap_mask(spec)] == 0xFF).all()
+        rounded = expected.astype(host.dtype)
+        dx = dnn.softmax_backward(
+            handle,
+            upload(handle, spec, rounded, gaps=0xFF),
+            upload(handle, spec, dy_host, gaps=0xFF),
+            **how,
+            out=poisoned(handle, spec),
+        )
+        packed_dx = dnn.softmax_backward(
+            handle, handle.array(rounded), handle.array(dy_host), **how
+        )
+        assert_near(dx.numpy(), packed_dx.numpy(), OPERATION_BOUNDS[dtype])
+        assert (memory_of(dx)[gap_mask(spec)] == 0xFF).all()
+
+
+def test_a_view_with_gaps_in_place(handle: dnn.Handle) -> None:
+    spec = dnn.TensorSpec((3, 6, 4), "float32", strides=(32, 4, 1))
+    host = random_values(np.random.default_rng(0), spec.shape, "float32")
+    x = upload(handle, spec, host)
+    dnn.softmax_forward(handle, x, mode="instance", out=x)
+    expected = onnx_softmax(host, "accurate", "instance")
+    assert_near(x.numpy(), expected, OPERATION_BOUNDS["float32"])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -221,17 +280,13 @@ def test_some_channels_of_images_are_never_computed_wrongly(
 ) -> None:
     """There are gaps between the images.
 
-    cuDNN 9.19 reads and overwrites them in mode INSTANCE.
+    cuDNN 9.19 reads and overwrites them in mode INSTANCE, so that packed copies are computed.
     """
     whole = np.random.default_rng(0).standard_normal((3, 9, 4, 5)).astype(np.float32)
     x = handle.array(whole)[:, :6]
-    call = partial(dnn.softmax_forward, handle, x, mode=mode, algorithm=algorithm)
-    if mode == "instance":
-        refuses(dnn.ArgumentError, "gaps", call)
-    else:
-        assert_near(
-            call().numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"]
-        )
+    y = dnn.softmax_forward(handle, x, mode=mode, algorithm=algorithm)
+    assert_near(y.numpy(), onnx_softmax(whole[:, :6], algorithm, mode), OPERATION_BOUNDS["float32"])
+    np.testing.assert_array_equal(x.numpy(), whole[:, :6])
 
 
 @pytest.mark.parametrize("algorithm", ["fast", "accurate", "log"])
@@ -261,26 +316,6 @@ def test_layouts_that_are_the_same_memory_are_none_that_differ(handle: dnn.Handl
         onnx_softmax(host, "accurate", "channel"),
         1e-13,
     )
-
-
-def test_float64_in_five_dimensions_with_channels_last_is_refused(handle: dnn.Handle) -> None:
-    """Over the channels, which cuDNN 9.19 computes wrongly; over whole images it does not."""
-    host = host_values(5, "float64")
-    x = handle.array(host, layout="NDHWC")
-    for algorithm in ALGORITHMS:
-        for name, call in (
-            ("x", partial(dnn.softmax_forward, handle, x)),
-            ("y", partial(dnn.softmax_backward, handle, x, x)),
-        ):
-            refuses(
-                dnn.ArgumentError,
-                rf"\b{name} is.*channels must come first",
-                partial(call, algorithm=algorithm),
-            )
-        y = dnn.softmax_forward(handle, x, algorithm=algorithm, mode="instance")
-        assert_near(
-            y.numpy(), onnx_softmax(host, algorithm, "instance"), OPERATION_BOUNDS["float64"]
-        )
 
 
 def test_options_by_name(handle: dnn.Handle) -> None:

@@ -56,7 +56,5 @@ def _make(plain):
 
 
 _OPTIONS = _make({"algorithm": "ACCURATE", "mode": "CHANNEL"})
-_SAMPLE = s.Sample(
-    _OPTIONS, refused="channels must come first", make=_make, combinations=_combinations
-)
+_SAMPLE = s.Sample(_OPTIONS, make=_make, combinations=_combinations)
 SAMPLES = {"softmax_forward": _SAMPLE, "softmax_backward": _SAMPLE}

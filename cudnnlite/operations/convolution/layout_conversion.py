@@ -14,14 +14,13 @@ from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native import NativeConvolution
-from cudnnlite.plans.conversion import conversion, filter_conversion
+from cudnnlite.plans.conversion import ConvertedCall, memory_of
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
+from cudnnlite.sizes import over_limit
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
 
 _CONVERTIBLE = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
@@ -30,15 +29,11 @@ _LEAST_TAPS = 25
 _LEAST_BYTES = 4 << 20
 
 
-class ConvertedConvolution:
+class ConvertedConvolution(ConvertedCall):
     """Convert operands to a layout, convolve in it, and convert the result back, as one call.
 
-    A plan calls it like a `PreparedCall`.
-
-    An operand that has the layout already is used in place.  The others are converted into the
-    workspace, in front of the workspace of the algorithm or engine.  A result that is converted
-    back is rounded twice: before and after beta * y is added to it.  For an integer result this
-    would be wrong; with a beta it is an ArgumentError.
+    An integer result that is converted back with a beta would be wrong, because it is rounded
+    before beta * y is added to it: that is an ArgumentError.
 
     Parameters
     ----------
@@ -61,10 +56,6 @@ class ConvertedConvolution:
         Bytes for the converted operands, and behind them for the algorithm or engine.
     """
 
-    arguments: tuple[()] = ()
-    # Each of its calls checks its own status.
-    check = None
-
     def __init__(
         self,
         handle: Handle,
@@ -79,88 +70,52 @@ class ConvertedConvolution:
         is_aligned: bool = True,
     ) -> None:
         self._layout = layout
-        beta = problem.values.get("beta", 0.0)
-        (written,) = problem.operation.writes
-        specs = _memory_of(problem)
-        converted_specs = converted_operands(problem, layout)
-        converts_result = written in converted_specs
-        if converts_result and beta and numpy_dtype(specs[written].dtype).kind in "iu":
-            raise ArgumentError(
-                f"beta={beta} with algorithm.layout={layout!r} and out={specs[written]}: "
-                f"the convolution is rounded to {dtype_name(specs[written].dtype)} "
-                "before it is converted, so beta * out would come too late; allowed: beta=0"
-            )
+        _check_beta(problem, layout)
         # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta
         # belongs to the call that writes to `out`, which has the old values.
         inner_problem = problem_in_layout(problem, layout)
-        # The places in the workspace, by the header's names: C may take an operand twice.
-        self._offsets: dict[str, int] = {}
-        room = 0
-        for name, spec in converted_specs.items():
-            self._offsets |= dict.fromkeys(problem.operation.header(name), room)
-            room += _aligned_size(spec.nbytes)
-        self._offsets["workSpace"] = room
-        self._conversions: dict[str, Any] = {}
-        self._back_conversions: dict[str, Any] = {}
         try:
+            super().__init__(handle, problem, inner_problem, stack)
             native = NativeConvolution(handle, inner_problem, stack, graph)
             if choice is None:
-                inner_limit = None if limit is None else _remaining(limit, room)
+                inner_limit = None if limit is None else _remaining(limit, self.room)
                 prepared = choose_and_prepare(
                     native, inner_limit, interface, stack, is_aligned=is_aligned
                 )
             else:
                 prepared = prepare(native, choice, stack)
-            for name, spec in converted_specs.items():
-                if name == written:
-                    call = conversion(handle, spec, specs[name], beta, stack)
-                    self._back_conversions[name] = call
-                elif name in problem.operation.filters:
-                    call = filter_conversion(handle, specs[name], spec, stack)
-                    self._conversions[name] = call
-                else:
-                    call = conversion(handle, specs[name], spec, 0.0, stack)
-                    self._conversions[name] = call
         except CudnnError as error:
             error.involving(layout=layout)
             raise
-        self._convolution = prepared.call
+        self.call = prepared.call
         if choice is None:
             row = in_layout(prepared.choice, layout)
         else:
             row = in_layout(choice, choice.layout)
-        self.choice = replace(row, conversions=tuple(converted_specs))
-        self.workspace = room + prepared.workspace
-        self._calls = [
-            *self._conversions.values(),
-            self._convolution,
-            *self._back_conversions.values(),
-        ]
-
-    def replace(self, **addresses: int) -> None:
-        """Change the addresses; ArgumentError if the workspace is not aligned."""
-        workspace = addresses["workSpace"]
-        if workspace % ALLOCATION_ALIGNMENT:
-            raise ArgumentError(
-                f"workspace begins at {workspace:#x}; with algorithm.layout={self._layout!r}, "
-                "whose operands are converted in it, "
-                f"it must be aligned to {ALLOCATION_ALIGNMENT} bytes"
-            )
-        buffers = {name: workspace + offset for name, offset in self._offsets.items()}
-        for name, call in self._conversions.items():
-            call.replace(x=addresses[name], y=buffers[name])
-        for name, call in self._back_conversions.items():
-            call.replace(x=buffers[name], y=addresses[name])
-        self._convolution.replace(**addresses | buffers)
+        self.choice = replace(row, conversions=tuple(self.converted))
+        self.workspace = self.room + prepared.workspace
 
     def function(self) -> None:
         """Enqueue the conversions and the convolution."""
         try:
-            for call in self._calls:
-                call()
+            super().function()
         except CudnnError as error:
             error.involving(layout=self._layout)
             raise
+
+
+def _check_beta(problem: Problem, layout: str) -> None:
+    """Raise ArgumentError if an integer result that is converted back has a beta."""
+    beta = problem.values.get("beta", 0.0)
+    (written,) = problem.operation.writes
+    y = memory_of(problem)[written]
+    is_integer = numpy_dtype(y.dtype).kind in "iu"
+    if beta and is_integer and written in converted_operands(problem, layout):
+        raise ArgumentError(
+            f"beta={beta} with algorithm.layout={layout!r} and out={y}: "
+            f"the convolution is rounded to {dtype_name(y.dtype)} "
+            "before it is converted, so beta * out would come too late; allowed: beta=0"
+        )
 
 
 def in_layout(row: AlgorithmResult, layout: str) -> ConvolutionResult:
@@ -176,19 +131,13 @@ def _remaining(limit: int, room: int) -> int:
     return limit - room
 
 
-def _aligned_size(nbytes: int) -> int:
-    """Return a size that is rounded up to a multiple of the allocations' alignment."""
-    blocks = (nbytes + ALLOCATION_ALIGNMENT - 1) // ALLOCATION_ALIGNMENT
-    return blocks * ALLOCATION_ALIGNMENT
-
-
 def problem_in_layout(problem: Problem, layout: str) -> Problem:
     """Return the problem that is computed in a layout, with all its operands in that layout.
 
     If the result is converted back, beta is 0: the conversion adds the old values.
     """
     changes: dict[str, Any] = {}
-    for name, spec in _memory_of(problem).items():
+    for name, spec in memory_of(problem).items():
         if name in problem.operation.filters:
             changes[name] = FilterSpec(spec.shape, spec.dtype, layout)
         else:
@@ -204,14 +153,14 @@ def converted_operands(problem: Problem, layout: str) -> dict[str, TensorSpec]:
     """Return the specs, in a layout, of the operands that are converted to it, by name."""
     return {
         name: TensorSpec(spec.shape, spec.dtype, layout)
-        for name, spec in _memory_of(problem).items()
+        for name, spec in memory_of(problem).items()
         if not spec.fits(layout)
     }
 
 
 def conversion_bytes(problem: Problem, layout: str) -> int:
     """Return the bytes that the conversions of a call read and write."""
-    specs = _memory_of(problem)
+    specs = memory_of(problem)
     converted_specs = converted_operands(problem, layout)
     nbytes = sum(spec.nbytes + specs[name].nbytes for name, spec in converted_specs.items())
     (written,) = problem.operation.writes
@@ -228,7 +177,7 @@ def conversion_layout(problem: Problem, layout_name: str) -> str:
     """
     if not layout_name:
         return ""
-    specs = _memory_of(problem)
+    specs = memory_of(problem)
     images_name = problem.operation.reads[0]
     images = specs[images_name]
     out = specs[problem.operation.writes[0]]
@@ -300,8 +249,3 @@ def _first_images(problem: Problem) -> TensorSpec:
     filters = problem.operation.filters
     specs: dict[str, TensorSpec] = problem.specs
     return next(spec for name, spec in specs.items() if name not in filters)
-
-
-def _memory_of(problem: Problem) -> dict[str, TensorSpec]:
-    """Return the specs of the operands as tensors; a filter's memory is that of a packed tensor."""
-    return {name: as_tensor(spec) for name, spec in problem.specs.items()}

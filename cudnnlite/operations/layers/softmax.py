@@ -56,7 +56,9 @@ def softmax_forward(
 
     Notes
     -----
-    C functions: `cudnnSoftmaxForward`.
+    C functions: `cudnnSoftmaxForward`.  In some strides with gaps or with orders of the axes of
+    their own, and between some layouts, cuDNN computes wrongly: then the call works on packed copies
+    in the workspace, by `cudnnTransformTensor`.
 
     Examples
     --------
@@ -110,7 +112,7 @@ def softmax_backward(
 
     Notes
     -----
-    C functions: `cudnnSoftmaxBackward`.
+    C functions: `cudnnSoftmaxBackward`; `cudnnTransformTensor` as in `softmax_forward`.
 
     Examples
     --------
