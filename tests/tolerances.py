@@ -264,6 +264,11 @@ GRAPH_BOUNDS = {
     "normalisation gradients": {"float16": 3e-3, "bfloat16": 2e-2, "float32": 2e-5},
 }
 
+# Layer normalisation of float32 rows of 100 + 0.01 * noise, and of constant rows, relative to the
+# largest value: the mean is off by a few units in the last place.  [an H200 with cuDNN 9.19: 0.005
+# by engine 1; with 9.28, engines 3 to 6: NaN, or 0.84]
+NARROW_ROWS = 0.03
+
 # Graphs on the emulated device beside a GPU: the largest difference relative to the largest value.
 RECORDED_GRAPH_BOUNDS = {"float32": 2e-3, "float16": 3e-3, "bfloat16": 2e-2}
 # Of graphs on a GPU: an error relative to the largest value that no rounding makes.

@@ -59,6 +59,11 @@ class CudnnApi(NonCopyable, _Base):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *FUNCTIONS})
 
+    @property
+    def engine_version(self) -> int:
+        """The version of cuDNN whose engines run; known faults of engines depend on it."""
+        return self.library.version
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} cuDNN {self.library.version_text} at {self.library.path}>"
 

@@ -30,6 +30,8 @@ Tape = list[tuple[str, Callable[[], object]]]  # the recorded C functions with t
 _MAY_BE_NULL = frozenset(  # typed pointers that are not results
     {"devSeqLengths", "reserveSpaceSizeInBytes", "padBeforeA", "padAfterA", "foldA"}
 )
+# The version of cuDNN that the emulated engines, their values and refusals were recorded with.
+_ENGINE_VERSION = 91900
 
 
 class EmulatedApi(CudnnApi):
@@ -52,6 +54,11 @@ class EmulatedApi(CudnnApi):
         self.kernels_run: set[object] = set()  # those that did something since this set was emptied
         # ctypes needs these alive as long as they may be called.
         self._callbacks: dict[str, Any] = {}
+
+    @property
+    def engine_version(self) -> int:
+        """The version of cuDNN whose engines are emulated, whatever libcudnn is loaded."""
+        return _ENGINE_VERSION
 
     def _pointer(self, record: Function) -> Any:
         implementation = IMPLEMENTATIONS.get(record.name)

@@ -126,12 +126,15 @@ class Configuration(NamedTuple):
         The engine's number and knobs.
     descriptor : BackendDescriptor
         The final descriptor of the engine's configuration.
+    version : int
+        The version of cuDNN that has the engine: 92800 is 9.28.0.
     numerical, behavior : frozenset
         cuDNN's notes on the engine.
     """
 
     engine: Engine
     descriptor: BackendDescriptor
+    version: int
     numerical: frozenset[BackendNumericalNote]
     behavior: frozenset[BackendBehaviorNote]
 
@@ -299,7 +302,8 @@ def _with_notes(
     if notes is None:
         notes = frozenset(native.get("numerical_note")), frozenset(native.get("behavior_note"))
         graph.engine_notes[engine.index] = notes
-    return Configuration(engine, descriptor, *notes)
+    api = getattr(graph.handle, "api", graph.handle)
+    return Configuration(engine, descriptor, api.engine_version, *notes)
 
 
 def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:

@@ -447,7 +447,7 @@ def why_excluded(
         return "it is not deterministic"
     if not configuration.capturable:
         return MAKES_A_TEXTURE
-    return why_engine_is_wrong(configuration.engine.index, graph)
+    return why_engine_is_wrong(configuration.engine.index, graph, configuration.version)
 
 
 def _none_named(

@@ -717,9 +717,9 @@ def test_engines_known_to_ignore_uneven_padding(handle: dnn.Handle, kind: str, e
         Case(handle, kind, ((2, 8, 8, 9), (8, 8, 3, 3), {"padding": padding}), "float16", "last")
         for padding in (((1, 0), (0, 1)), (1, 0))
     )
-    is_wrong = why_engine_is_wrong(engine, data_of(uneven.problem())) is not None
+    is_wrong = why_engine_is_wrong(engine, data_of(uneven.problem()), 91900) is not None
     assert is_wrong == (engine in WRONG_WITH_UNEVEN_PADDING[kind])
-    assert why_engine_is_wrong(engine, data_of(even.problem())) is None
+    assert why_engine_is_wrong(engine, data_of(even.problem()), 91900) is None
 
 
 @every_kind
@@ -729,7 +729,7 @@ def test_engines_that_read_unwritten_memory(handle: dnn.Handle, kind: str) -> No
 
     def reason(pixels: tuple[int, int], layout: str) -> str | None:
         case = Case(handle, kind, ((2, 8, *pixels), (4, 8, 3, 3), {"padding": 1}), layout=layout)
-        return why_engine_is_wrong(engine, data_of(case.problem()))
+        return why_engine_is_wrong(engine, data_of(case.problem()), 91900)
 
     assert reason((3, 5), "first") == (
         "it computes a wrong gradient with channels first where an image of dy takes 60 bytes, "

@@ -19,7 +19,7 @@ from graph_oracles import (
     window_mask,
 )
 from helpers.extents import each_pair
-from tolerances import GRAPH_BOUNDS, assert_close
+from tolerances import GRAPH_BOUNDS, NARROW_ROWS, assert_close, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype
@@ -703,6 +703,27 @@ def test_normalisations_forward(handle: dnn.Handle, case: str, dtype: str) -> No
     near(results[0], y, "normalisation")
     for result, expected in zip(results[1:], statistics, strict=True):
         near(result, expected, "normalisation", "float32")
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", [(30, 768, 1, 1), (6, 64, 1, 1), (9, 33, 1, 1)])
+def test_layer_normalisation_of_rows_with_a_small_deviation(
+    handle: dnn.Handle, shape: tuple[int, ...], training: bool
+) -> None:
+    """Engines of cuDNN 9.28 compute NaN: the square of the mean takes away the whole variance."""
+    rng = np.random.default_rng(0)
+    constant = np.broadcast_to(rng.uniform(20, 80, (shape[0], 1, 1, 1)), shape)
+    parameters = (1, *shape[1:])
+    scale, bias = (handle.array(np.full(parameters, value, np.float32)) for value in (1, 0))
+    for values in (100 + 0.01 * rng.standard_normal(shape), constant):
+        host = values.astype(np.float32)
+        x = handle.array(host)
+        results = dnn.layer_normalization_forward(handle, x, scale, bias, training=training)
+        y = results[0] if training else results
+        wide = host.astype(np.float64)
+        centered = wide - wide.mean(1, keepdims=True)
+        expected = centered / np.sqrt(np.square(centered).mean(1, keepdims=True) + 1e-5)
+        assert_near(y.numpy(), expected, NARROW_ROWS, 1.0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.emulated.api import EmulatedApi
+from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 from cudnnlite.operations.layers.pooling_plan import pooling_graph
 
 # x, window, padding: images of dy of one pixel, of two, and of many.
@@ -122,3 +123,39 @@ def test_images_of_one_pixel_are_described_in_the_layout_of_x(given: str, layout
     assert [tensor.strides for tensor in graph.tensors if tensor.shape == y.shape] == [
         described
     ] * 2
+
+
+def normalization(mode: str, *, training: bool) -> dnn.Graph:
+    graph = dnn.Graph()
+    x = graph.input("x", (6, 64, 1, 1))
+    scale, bias = (graph.input(name, (1, 64, 1, 1)) for name in ("scale", "bias"))
+    reads_bias = bias if mode == "LAYER" else None
+    result = graph.normalization_forward(mode, x, scale, reads_bias, training=training)
+    graph.output("y", result.y)
+    if training:
+        graph.output("inv_variance", result.inv_variance)
+    if result.mean is not None:
+        graph.output("mean", result.mean)
+    return graph
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_engines_of_layer_normalization(training: bool) -> None:
+    """9.28 sums squares in one pass: NaN on an H200 for rows of 100 + 0.01 * noise."""
+    graph = normalization("LAYER", training=training)
+    for engine in (3, 4, 5, 6):
+        assert why_engine_is_wrong(engine, graph, 91900) is None
+        assert "variance" in (why_engine_is_wrong(engine, graph, 92800) or "")
+        assert why_engine_is_wrong(engine, normalization("RMS", training=training), 92800) is None
+    assert why_engine_is_wrong(1, graph, 92800) is None
+
+
+def test_a_plan_asks_for_the_version_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulated device has the engines of 9.19, and only wrong ones if they were those of 9.28."""
+    graph = normalization("LAYER", training=True)
+    with dnn.Handle(device="emulated") as handle:
+        with graph.plan(handle) as plan:
+            assert plan.choice.algorithm.index in (3, 4, 5, 6)
+        monkeypatch.setattr(EmulatedApi, "engine_version", 92800)
+        with pytest.raises(dnn.NotSupportedError, match="wrong variance of rows"):
+            normalization("LAYER", training=True).plan(handle)

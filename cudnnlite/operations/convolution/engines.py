@@ -223,7 +223,8 @@ def why_excluded(configuration: Configuration, graph: Graph, problem: Problem) -
         return "it sums in fewer bits than the compute type"
     if not configuration.capturable:
         return MAKES_A_TEXTURE
-    return why_engine_is_wrong(configuration.engine.index, graph.data) or ""
+    engine = configuration.engine.index
+    return why_engine_is_wrong(engine, graph.data, configuration.version) or ""
 
 
 def warn_of_limit(
