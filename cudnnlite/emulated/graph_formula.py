@@ -19,6 +19,7 @@ from cudnnlite.emulated.registry import unsupported
 from cudnnlite.emulated.support import why_no_forward_engine
 from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.known_faults import (
+    has_channels_last,
     is_mask_mode,
     why_float32_attention_is_wrong,
     why_masks_are_wrong,
@@ -28,6 +29,8 @@ from cudnnlite.graph.known_faults import (
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
+# An H200 normalises 174762 x 12288 values, and refuses 175000 x 12288 and (2**24 + 8) x 128.
+_MOST_NORMALIZED = 2**31 - 1
 # The attributes that name what an operation writes.
 _WRITES = frozenset(
     {"cdesc", "ydesc", "dxdesc", "mean_desc", "inv_variance_desc", "dscale_desc", "dbias_desc"}
@@ -218,6 +221,8 @@ def _why_no_normalization(graph: GraphFormula) -> str | None:
     (operation,) = graph.operations
     x = spec_of(operation.value("xdesc"))
     scale = spec_of(operation.value("scale_desc"))
+    if x.size > _MOST_NORMALIZED:
+        return f"a normalisation of {x.size} values, more than {_MOST_NORMALIZED}"
     if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
         is_backward = operation.kind == _READS_STATISTICS
         if is_backward and "dbias_desc" not in operation.attributes:
@@ -275,9 +280,8 @@ def _why_no_resample(operation: BackendObject) -> str | None:
     x = specs["xdesc"] if "xdesc" in specs else specs["dxdesc"]
     if x.rank not in (4, 5):
         return "a pooling of other than four or five axes"
-    layouts = CHANNELS_FIRST[x.rank], CHANNELS_LAST[x.rank]
-    is_channels_last = x.fits(layouts[1]) and not x.fits(layouts[0])
-    layout = layouts[is_channels_last]
+    is_channels_last = has_channels_last(x.shape, x.strides)
+    layout = (CHANNELS_LAST if is_channels_last else CHANNELS_FIRST)[x.rank]
     if x.dtype not in (*_FLOATS, DataType.DOUBLE):
         return f"a pooling of {x.dtype.name}"
     is_alike = all(spec.dtype == x.dtype and spec.fits(layout) for spec in specs.values())

@@ -292,14 +292,18 @@ def _written(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
     return graph.tensors[numbers[0]] if numbers else None
 
 
-def _has_channels_last(images: TensorRecord) -> bool:
-    """Whether the channels of a pixel are neighbours in memory.
+def has_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether cuDNN takes images, by their strides, for images whose channels are last.
 
-    The stride of an axis of size 1 decides only where the images have no other.
+    The stride of an axis of size 1 decides only where the images have no other.  A single channel
+    is last if its stride is that of the innermost axis: (63, 1, 7, 1) of the shape (2, 1, 9, 7).
     """
-    sizes, strides = images.shape[2:], images.strides[2:]
-    pixel_strides = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
-    return images.shape[1] > 1 and images.strides[1] < min(pixel_strides or strides)
+    pixels = zip(shape[2:], strides[2:], strict=True)
+    pixel_strides = [stride for size, stride in pixels if size > 1]
+    innermost = min(pixel_strides or strides[2:])
+    if shape[1] > 1:
+        return strides[1] < innermost
+    return bool(pixel_strides) and strides[1] <= innermost
 
 
 def _paddings(node: Node) -> tuple[Shape, Shape]:
@@ -312,11 +316,9 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
     x = _operand(graph, node, "xdesc") or _written(graph, node, "dxdesc")
     if x is None or len(x.shape) < 3:
         return None
-    is_channels_last = _has_channels_last(x)
+    is_channels_last = has_channels_last(x.shape, x.strides)
     if "idxdesc" in dict(node.writes) and not is_channels_last:
         return "cuDNN 9.19 writes no indices of maxima with channels first; give channels last"
-    if node.kind == "RESAMPLE_FWD" and is_channels_last and x.dtype == DataType.BFLOAT16:
-        return "cuDNN 9.19 pools bfloat16 with channels last wrongly; give channels first"
     attributes = dict(node.attributes)
     reads_maxima = attributes.get("mode") == "MAXPOOL" and "xdesc" in dict(node.reads)
     if node.kind == "RESAMPLE_BWD" and is_channels_last and reads_maxima:
@@ -326,11 +328,19 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
         )
     before, behind = _paddings(node)
     has_more_behind = any(map(gt, behind, before))
-    counts_padding = attributes.get("mode") in _COUNT_PADDING
-    if counts_padding and has_more_behind and not is_channels_last:
+    averages_over_more = attributes.get("mode") in _COUNT_PADDING and has_more_behind
+    is_forward_of_bfloat16 = node.kind == "RESAMPLE_FWD" and x.dtype == DataType.BFLOAT16
+    if is_forward_of_bfloat16 and is_channels_last:
+        advice = "float16 or float32" if averages_over_more else "channels first"
+        return f"cuDNN 9.19 pools bfloat16 with channels last wrongly; give {advice}"
+    if averages_over_more and not is_channels_last:
+        # cuDNN has no engine for float64 with channels last.
+        advice = "channels last"
+        if is_forward_of_bfloat16 or x.dtype == DataType.DOUBLE:
+            advice = "float32 with channels last"
         return (
             "cuDNN 9.19 averages over padding wrongly with channels first where there is more "
-            "padding behind an axis than before it; give channels last"
+            f"padding behind an axis than before it; give {advice}"
         )
     return None
 

@@ -470,6 +470,25 @@ def test_uneven_padding_is_onnx_s(handle: dnn.Handle, case: str, layout: str, mo
             assert (plan.choice is None) == plan.pooling.is_symmetric
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("mode", MODES)
+def test_uneven_padding_of_one_channel(handle: dnn.Handle, mode: str, layout: str) -> None:
+    """The memory of both layouts is the same; in one of them cuDNN pools most cases rightly."""
+    for dtype in FLOATS:
+        host = images(4, dtype)[:, :1]
+        x = upload(handle, dnn.TensorSpec(host.shape, dtype, layout), host)
+        for padding in (((0, 1), (0, 1)), ((1, 0), (0, 1))):
+            pooling = dnn.PoolingSpec(2, padding=padding, stride=2, mode=mode)
+            is_included = "include" in mode and dtype in ("float64", "bfloat16")
+            if is_included:
+                with pytest.raises(dnn.ArgumentError, match="give float"):
+                    dnn.pooling_forward(handle, x, pooling)
+                continue
+            y = dnn.pooling_forward(handle, x, pooling)
+            bound = 0 if mode in MAXIMA else OPERATION_BOUNDS[dtype]
+            assert_near(y.numpy(), clipped_pooling(host, pooling), bound)
+
+
 def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> None:
     host, pooling = images(4, "float32"), dnn.PoolingSpec(2, padding="same", stride=1)
     x = handle.array(host)

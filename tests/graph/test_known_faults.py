@@ -111,6 +111,64 @@ def test_images_of_one_pixel_on_both_sides() -> None:
         assert (why_wrong(graph) is None) is is_right
 
 
+MAXIMA = dnn.PoolingSpec(2, padding=((0, 1), (0, 1)), stride=2)
+AVERAGES = MAXIMA.replace(mode="average_count_include_padding")
+# Strides of images of one channel, (2, 1, 9, 7), with the layout that cuDNN 9.19 takes them for: it
+# names engine 1 for channels first and engines 3 and 2 for channels last.
+ONE_CHANNEL = {(63, 63, 7, 1): "first", (63, 7, 7, 1): "first", (63, 1, 7, 1): "last"}
+
+
+def pooling_of_one_channel(
+    strides: tuple[int, ...], dtype: str, pooling: dnn.PoolingSpec
+) -> dnn.Graph:
+    """Return a pooling of images as a graph in which they have these strides."""
+    is_largest = pooling is MAXIMA
+    graph = dnn.Graph()
+    y = graph.resample_forward(
+        "MAXPOOL" if is_largest else "AVGPOOL_INCLUDE_PADDING",
+        graph.input("x", (2, 1, 9, 7), dtype, strides),
+        (2, 2),
+        stride=(2, 2),
+        padding=((0, 1), (0, 1)),
+        padding_mode="NEG_INF" if is_largest else "ZERO",
+    )
+    graph.output("y", y, dtype)
+    return graph
+
+
+@pytest.mark.parametrize(("strides", "layout"), ONE_CHANNEL.items())
+def test_one_channel_has_the_layout_of_its_strides(strides: tuple[int, ...], layout: str) -> None:
+    def reason(dtype: str, pooling: dnn.PoolingSpec) -> str | None:
+        return why_wrong(pooling_of_one_channel(strides, dtype, pooling))
+
+    is_last = layout == "last"
+    assert (reason("bfloat16", MAXIMA) is not None) == is_last
+    assert reason("float32", MAXIMA) is None
+    wrong = None if is_last else "give channels last"
+    assert (reason("float32", AVERAGES) is None) == is_last
+    assert wrong is None or str(reason("float32", AVERAGES)).endswith(wrong)
+    # No layout is right, so that none is advised.
+    for dtype in ("bfloat16", *(() if is_last else ("float64",))):
+        assert "float32" in str(reason(dtype, AVERAGES))
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+@pytest.mark.parametrize("given", ["first", "last"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_pooling_describes_one_channel_as_is_right(dtype: str, given: str, rank: int) -> None:
+    """The memory of both layouts is the same, so that a call may take either."""
+    layouts = {3: {"first": "NCW", "last": "NWC"}, 4: {"first": "NCHW", "last": "NHWC"}}
+    x = dnn.TensorSpec((2, 1, 9, 7)[:rank], dtype, layouts[rank][given])
+    for pooling in (MAXIMA, AVERAGES):
+        padding = pooling.padding[: rank - 2]
+        problem = dnn.pooling_forward.problem(x, pooling.replace(padding=padding))
+        reason = why_wrong(pooling_graph(problem))
+        if dtype == "bfloat16" and pooling is AVERAGES:
+            assert reason is not None
+        else:
+            assert reason is None
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("given", ["NCHW", "NHWC"])
 def test_images_of_one_pixel_are_described_in_the_layout_of_x(given: str, layout: str) -> None:

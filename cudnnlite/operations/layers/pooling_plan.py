@@ -9,6 +9,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import DataType, PoolingMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_plan import GraphPlan, take_over
@@ -66,34 +67,41 @@ def pools_by_graph(problem: Problem) -> bool:
 def pooling_graph(problem: Problem) -> Graph:
     """Return a pooling, or its gradient, as a graph.
 
-    Images with one spatial axis are one pixel high.
+    Images with one spatial axis are one pixel high.  Images of one channel have both layouts: they
+    are described with channels first, for which cuDNN has all gradients and data types, unless it
+    pools them wrongly then.
     """
-    graph = Graph()
-    tensors = {
-        name: add_input(graph, name, _in_layout_of(problem.x, problem.values[name]))
-        for name in problem.operation.reads
-    }
-    arguments = _graph_arguments(problem.pooling, problem.x.rank - 2)
-    if problem.operation is FORWARD:
-        pooled = graph.resample_forward(x=tensors["x"], **arguments)
-        add_output(graph, "y", pooled, problem.y)
-    else:
-        x, y, dy = (tensors[name] for name in ("x", "y", "dy"))
-        dx = graph.resample_backward(dy=dy, shape=x.shape, x=x, y=y, **arguments)
-        add_output(graph, "dx", dx, problem.dx)
+    x = problem.x
+    first, last = (names.get(x.rank, "") for names in (CHANNELS_FIRST, CHANNELS_LAST))
+    has_both = all(spec.fits(first) and spec.fits(last) for spec in problem.specs.values())
+    if not has_both:
+        return _graph_in(problem, last if x.is_channels_last else first)
+    graph = _graph_in(problem, first)
+    if why_wrong(graph) is not None and x.dtype in (DataType.FLOAT, DataType.HALF):
+        return _graph_in(problem, last)
     return graph
 
 
-def _in_layout_of(x: TensorSpec, images: TensorSpec) -> TensorSpec:
-    """Return the spec of images in the layout of x, if their memory has this layout too.
+def _graph_in(problem: Problem, layout: str) -> Graph:
+    """Return a pooling as a graph whose images have a layout, if their memory has it.
 
-    Images of one pixel have both layouts, and cuDNN needs them with the strides of x's layout.
+    Images of one pixel, or of one channel, have both layouts, and cuDNN needs all images in one.
     """
-    layouts = CHANNELS_LAST if x.is_channels_last else CHANNELS_FIRST
-    layout = layouts.get(x.rank, "")
-    if images is x or not images.fits(layout):
-        return images
-    return TensorSpec(images.shape, images.dtype, layout)
+    specs = {
+        name: TensorSpec(spec.shape, spec.dtype, layout) if spec.fits(layout) else spec
+        for name, spec in problem.specs.items()
+    }
+    graph = Graph()
+    tensors = {name: add_input(graph, name, specs[name]) for name in problem.operation.reads}
+    arguments = _graph_arguments(problem.pooling, problem.x.rank - 2)
+    if problem.operation is FORWARD:
+        pooled = graph.resample_forward(x=tensors["x"], **arguments)
+        add_output(graph, "y", pooled, specs["y"])
+    else:
+        x, y, dy = (tensors[name] for name in ("x", "y", "dy"))
+        dx = graph.resample_backward(dy=dy, shape=x.shape, x=x, y=y, **arguments)
+        add_output(graph, "dx", dx, specs["dx"])
+    return graph
 
 
 def _graph_arguments(pooling: PoolingSpec, spatial: int) -> dict[str, Any]:
