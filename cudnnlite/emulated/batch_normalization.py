@@ -17,7 +17,7 @@ from cudnnlite.emulated.operation import (
     nbytes_of_bits,
     why_not_one_layout,
 )
-from cudnnlite.emulated.registry import emulates
+from cudnnlite.emulated.registry import emulates, unsupported
 from cudnnlite.enums import BatchNormMode, Status
 from cudnnlite.problems import batch_normalization as declarations
 from cudnnlite.problems.operation import FLOATS
@@ -26,6 +26,10 @@ from cudnnlite.specs.layers import ActivationSpec
 
 _WORKSPACE = 1592  # bytes that an H200 wants for small images; it wants more for larger ones
 _IMAGES = ("x", "y", "dy", "dx")
+# The largest batches that an H200 took with PER_ACTIVATION; it refused 1,000,000 images, and 131,072
+# in training.
+_MOST_PER_ACTIVATION = 131_072
+_MOST_TRAINED_PER_ACTIVATION = 70_000
 
 
 def _axes(x: Array, mode: BatchNormMode) -> tuple[int, ...]:
@@ -56,10 +60,25 @@ def _why_refused(specs: Values, options: Values) -> str | None:
     return why_not_one_layout(images, options)
 
 
+def _why_training_refused(specs: Values, options: Values) -> str | None:
+    if options["mode"] == BatchNormMode.PER_ACTIVATION:
+        _refuse_more_images(specs["x"], _MOST_TRAINED_PER_ACTIVATION)
+    return _why_refused(specs, options)
+
+
 def _why_inference_refused(specs: Values, options: Values) -> str | None:
+    is_by_channel = options["mode"] != BatchNormMode.PER_ACTIVATION
+    most = declarations.MOST_IMAGES if is_by_channel else _MOST_PER_ACTIVATION
+    _refuse_more_images(specs["x"], most)
     if options["mode"] == BatchNormMode.SPATIAL:
         return None
     return _why_refused(specs, options)
+
+
+def _refuse_more_images(x: TensorSpec, most: int) -> None:
+    """Raise RefusalError for a larger batch than an H200 was seen to take."""
+    if x.shape[0] > most:
+        raise unsupported(f"{x.shape[0]} images, more than {most}")
 
 
 def _why_fused_refused(specs: Values, options: Values) -> str | None:
@@ -110,7 +129,7 @@ def inference(
     declarations.TRAINING,
     dtypes=FLOATS,
     same_dtype=("x", "y"),
-    why_refused=_why_refused,
+    why_refused=_why_training_refused,
     workspace=_training_workspace,
 )
 def training(
@@ -129,8 +148,8 @@ def training(
     mean = x.mean(axes, keepdims=True)
     variance = x.var(axes, keepdims=True)
     inverse_deviation = 1 / np.sqrt(variance + x.dtype.type(epsilon))
-    count = x.size // mean.size
-    unbiased = variance * x.dtype.type(count / max(count - 1, 1))
+    count = x.dtype.type(x.size // mean.size)
+    unbiased = variance * count / (count - 1)
     y = scale * (x - mean) * inverse_deviation + bias
     new_mean = (1 - weight) * running_mean + weight * mean
     new_var = (1 - weight) * running_var + weight * unbiased
@@ -185,7 +204,7 @@ def training_add_relu(
     declarations.TRAINING_OF_BATCH,
     dtypes=FLOATS,
     same_dtype=("x", "y"),
-    why_refused=_why_refused,
+    why_refused=_why_training_refused,
     workspace=_training_workspace,
 )
 def training_of_batch(x: Array, scale: Array, bias: Array, **options: Any) -> tuple[Array, ...]:

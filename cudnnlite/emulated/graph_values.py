@@ -18,7 +18,7 @@ from cudnnlite.emulated.graph_formula import GraphFormula
 from cudnnlite.emulated.kernels import KERNELS_WITHOUT_SCRATCH
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY
-from cudnnlite.emulated.precision import round_tf32, to_output, wide_dtype
+from cudnnlite.emulated.precision import lowest_number, round_tf32, to_output, wide_dtype
 from cudnnlite.emulated.registry import EmulationState, bad_parameter, check_aligned
 from cudnnlite.enums import DataType, ReduceTensorOp
 from cudnnlite.specs import TensorSpec
@@ -71,6 +71,7 @@ def compute(
         return values[unique_id] if unique_id in values else memory.read(tensor)
 
     masked = graph.masked_probabilities
+    is_attention = sum(operation.kind == "OPERATION_MATMUL" for operation in graph.operations) > 1
     with np.errstate(all="ignore"):
         for operation in graph.operations:
             outputs = graph.outputs_of(operation)
@@ -80,6 +81,8 @@ def compute(
                 if name not in outputs
             }
             results = _COMPUTE[operation.kind](operation, operands, outputs)
+            if is_attention and operation.kind == "OPERATION_POINTWISE":
+                results = {"ydesc": _of_masked_rows(operation, operands, results["ydesc"])}
             if masked is not None and operation is masked[0]:
                 # Beyond the lengths of queries the statistics are undefined, and are not used.
                 lengths = read(masked[1])
@@ -88,6 +91,26 @@ def compute(
                 values[tensor.value("unique_id")] = _stored(results[name], tensor)
     for unique_id in memory.output_ids:
         memory.write(unique_id, values[unique_id])
+
+
+def _of_masked_rows(
+    operation: BackendObject, operands: Mapping[str, Array], result: Array
+) -> Array:
+    """Return the result of a pointwise operation of attention, with rows that are masked at all steps.
+
+    Their probabilities are 0 and their statistics -infinity.  An H200 computes powers of 2: a row is
+    masked, too, if its largest score times log2(e) is beyond float32.  That of -1e30 is not.
+    """
+    mode = mode_of(operation)
+    rows = operands.get("bdesc")
+    if rows is None or rows.shape[-1] != 1 or result.shape[-1] == 1:
+        return result
+    if mode == PointwiseMode.SUB:
+        scaled = rows.astype(np.float32) * np.float32(math.log2(math.e))
+        return np.where(np.isneginf(scaled), -np.inf, result)
+    if mode == PointwiseMode.DIV:
+        return np.where(rows == 0, 0, result)
+    return result
 
 
 def _stored(values: Array, tensor: BackendObject) -> Array:
@@ -297,8 +320,14 @@ def _resample(
     windows = _windows(x, steps, fill)
     taps = tuple(range(x.ndim, windows.ndim))
     if is_largest:
-        return {"ydesc": windows.max(taps), "idxdesc": _places_of_maxima(windows, x.ndim)}
+        # On an H200 the maximum of -infinities is the lowest number of the data type.
+        maxima = windows.max(taps, initial=_lowest_of(operation))
+        return {"ydesc": maxima, "idxdesc": _places_of_maxima(windows, x.ndim)}
     return {"ydesc": windows.sum(taps) / _counts(x, steps)}
+
+
+def _lowest_of(operation: BackendObject) -> float:
+    return lowest_number(DataType(operation.value("xdesc").value("data_type")))
 
 
 def _places_of_maxima(windows: Array, rank: int) -> Array:
@@ -329,7 +358,9 @@ def _resample_backward(
     if "idxdesc" in operands:
         places = operands["idxdesc"]
     elif is_largest:
-        places = _places_of_maxima(_windows(operands["xdesc"], steps, -np.inf), len(shape))
+        # A pixel of -infinity is above the padding.
+        x = np.maximum(operands["xdesc"], _lowest_of(operation))
+        places = _places_of_maxima(_windows(x, steps, -np.inf), len(shape))
     else:
         dy = dy / _counts(np.ones(shape, dy.dtype), steps)
     pads = [(0, 0), (0, 0), *zip(before, behind, strict=True)]

@@ -266,6 +266,7 @@ class OperationEmulation:
     why_refused: RefusalRule
     refusal_status: Status
     workspace: Callable[[Values], int]
+    takes_call: bool
 
     def __call__(self, *operands: Any, **options: Any) -> Any:
         """Compute, NumPy in, NumPy out."""
@@ -311,7 +312,7 @@ class OperationEmulation:
             for name in (*operation.reads, *operation.caller_provided)
         ]
         options = dict(call.options)
-        if operation.reserve:
+        if operation.reserve or self.takes_call:
             options["call"] = call
         with np.errstate(all="ignore"):
             results: Any = self.compute(*operands, **options)
@@ -338,6 +339,7 @@ def computes(
     why_refused: RefusalRule = why_not_one_layout,
     refusal_status: Status = Status.BAD_PARAM,
     workspace: Callable[[Values], int] = no_workspace,
+    takes_call: bool = False,
 ) -> Callable[[Callable[..., Any]], OperationEmulation]:
     """Turn the decorated function, NumPy in, NumPy out, into the emulation of an operation.
 
@@ -363,6 +365,8 @@ def computes(
         The status of that refusal.
     workspace : callable
         (specs) -> bytes of workspace.
+    takes_call : bool
+        Whether the function receives `call` without a reserve space, too.
     """
 
     def decorate(compute: Callable[..., Any]) -> OperationEmulation:
@@ -375,6 +379,7 @@ def computes(
             why_refused,
             refusal_status,
             workspace,
+            takes_call,
         )
 
     return decorate

@@ -59,6 +59,12 @@ def combine(a: Array, b: Array, op: OpTensorSpec, alpha1: float, alpha2: float) 
     return np.asarray(functions[op.op](first, second))
 
 
+# The index that an H200 writes where no value is larger than -infinity: of 7 and 70 values; of 3000
+# values it writes -1.
+_NO_POSITION = np.iinfo(np.int32).max
+_LONGEST_ROW = 70
+
+
 def _workspace(specs: Values) -> int:
     """`cudnnGetReductionWorkspaceSize`: return the bytes of workspace for a reduction."""
     return int(specs["a"].nbytes)
@@ -78,14 +84,16 @@ def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
         "keepdims": True,
     }
     propagates_nan = op.nan == NanPropagation.PROPAGATE
-    minimum = np.minimum if propagates_nan else np.fmin
-    maximum = np.maximum if propagates_nan else np.fmax
+    minimum: Any = np.minimum if propagates_nan else np.fmin
+    maximum: Any = np.maximum if propagates_nan else np.fmax
+    # On an H200 the largest value of -infinities is the lowest number, and so of ignored NaNs.
+    largest = np.finfo(a.dtype).max
     functions: dict[ReduceTensorOp, Any] = {
         ReduceTensorOp.ADD: lambda: a.sum(**axes),
         ReduceTensorOp.MUL: lambda: a.prod(**axes),
-        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **axes),
-        ReduceTensorOp.MAX: lambda: maximum.reduce(a, **axes),
-        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **axes),
+        ReduceTensorOp.MIN: lambda: minimum.reduce(a, **axes, initial=largest),
+        ReduceTensorOp.MAX: lambda: maximum.reduce(a, **axes, initial=-largest),
+        ReduceTensorOp.AMAX: lambda: maximum.reduce(np.abs(a), **axes, initial=0),
         ReduceTensorOp.AVG: lambda: a.mean(**axes),
         ReduceTensorOp.NORM1: lambda: np.abs(a).sum(**axes),
         ReduceTensorOp.NORM2: lambda: np.sqrt((a * a).sum(**axes)),
@@ -94,21 +102,11 @@ def reduce(a: Array, c: Array, op: ReduceTensorSpec) -> Array:
     return np.asarray(functions[op.op]())
 
 
-def _why_indices_refused(specs: Values, options: Values) -> str | None:
-    """Refuse indices beside NaNs that do not count, about which no H200 was asked.
-
-    An H200 takes tensors with gaps, and reduces them into one without.
-    """
-    if options["op"].nan != NanPropagation.PROPAGATE:
-        return "indices with NOT_PROPAGATE"
-    return None
-
-
 @computes(
     declarations.REDUCE_WITH_INDICES,
     dtypes=DOCUMENTED_DTYPES,
     same_dtype=("a", "c"),
-    why_refused=_why_indices_refused,
+    why_refused=never_refused,
     workspace=_workspace,
 )
 def reduce_with_indices(
@@ -120,8 +118,10 @@ def reduce_with_indices(
     rows = rows.reshape(*(c.shape[axis] for axis in remaining_axes), -1)
     if op.op == ReduceTensorOp.AMAX:
         rows = np.abs(rows)
-    if op.op == ReduceTensorOp.MIN:
-        positions = np.argmin(rows, axis=-1)
-    else:
-        positions = np.argmax(rows, axis=-1)
+    elif op.op == ReduceTensorOp.MIN:
+        rows = -rows
+    if op.nan != NanPropagation.PROPAGATE:
+        rows = np.where(np.isnan(rows), -np.inf, rows)
+    no_position = _NO_POSITION if rows.shape[-1] <= _LONGEST_ROW else -1
+    positions = np.where(np.isneginf(rows).all(-1), no_position, rows.argmax(-1))
     return reduce(a, c, op), positions.reshape(c.shape)

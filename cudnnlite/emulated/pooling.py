@@ -10,14 +10,17 @@ import numpy as np
 
 from cudnnlite.emulated.operation import (
     Array,
+    Call,
     Values,
     computes,
     have_common_layout,
     never_refused,
 )
+from cudnnlite.emulated.precision import lowest_number
 from cudnnlite.enums import NanPropagation, PoolingMode
 from cudnnlite.problems import pooling as declarations
 from cudnnlite.problems.operation import FLOATS
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import PoolingSpec
 
 _MAXIMA = (PoolingMode.MAX, PoolingMode.MAX_DETERMINISTIC)
@@ -48,15 +51,28 @@ def _counts(x: Array, pooling: PoolingSpec) -> Array:
     return np.asarray(windows.sum(_tap_axes(x)))
 
 
-@computes(declarations.FORWARD, dtypes=FLOATS, why_refused=never_refused)
-def forward(x: Array, pooling: PoolingSpec) -> Array:
+@computes(declarations.FORWARD, dtypes=FLOATS, why_refused=never_refused, takes_call=True)
+def forward(x: Array, pooling: PoolingSpec, call: Call | None = None) -> Array:
     """`cudnnPoolingForward`: return the maxima or averages of all windows."""
     if pooling.mode not in _MAXIMA:
         _, windows = _windows(x, pooling, 0)
         return np.asarray(windows.sum(_tap_axes(x)) / _counts(x, pooling))
+    # On an H200 the maximum of -infinities, or of NaNs that do not count, is the lowest number.
+    return _maxima(x, pooling, _lowest_of(x, call))
+
+
+def _maxima(x: Array, pooling: PoolingSpec, least: float) -> Array:
+    """Return the maxima of all windows, or `least` if that is larger."""
     maximum: Any = np.maximum if pooling.nan == NanPropagation.PROPAGATE else np.fmax
     _, windows = _windows(x, pooling, -np.inf)
-    return np.asarray(maximum.reduce(windows, axis=_tap_axes(x)))
+    return np.asarray(maximum.reduce(windows, axis=_tap_axes(x), initial=least))
+
+
+def _lowest_of(x: Array, call: Call | None) -> float:
+    """Return the lowest number of the images' data type in memory."""
+    if call is None:
+        return float(np.finfo(x.dtype).min)
+    return lowest_number(call.specs["x"].dtype)
 
 
 def _why_gradient_refused(specs: Values, options: Values) -> str | None:
@@ -67,17 +83,33 @@ def _why_gradient_refused(specs: Values, options: Values) -> str | None:
     return "maxima of operands in several layouts"
 
 
-@computes(declarations.BACKWARD, dtypes=FLOATS, why_refused=_why_gradient_refused)
-def backward(y: Array, dy: Array, x: Array, pooling: PoolingSpec) -> Array:
+@computes(declarations.BACKWARD, dtypes=FLOATS, why_refused=_why_gradient_refused, takes_call=True)
+def backward(
+    y: Array, dy: Array, x: Array, pooling: PoolingSpec, call: Call | None = None
+) -> Array:
     """`cudnnPoolingBackward`: return the gradient of x, which the first of equal maxima has."""
     padded, windows = _windows(np.zeros_like(x), pooling, 0)
     window, padding, _ = pooling.steps(x.ndim - 2)
-    for tap, share in zip(np.ndindex(*window), _shares(dy, x, pooling), strict=True):
+    if call is not None and _drops_infinite_maxima(call.specs["x"], pooling):
+        dy = np.where(np.isneginf(_maxima(x, pooling, -np.inf)), 0, dy)
+    # A pixel of -infinity is above the padding.
+    shares = _shares(dy, np.maximum(x, _lowest_of(x, call)), pooling)
+    for tap, share in zip(np.ndindex(*window), shares, strict=True):
         at_tap = windows[(slice(None),) * x.ndim + tap]
         at_tap += share
     pixels = [slice(pad, pad + size) for pad, size in zip(padding, x.shape[2:], strict=True)]
     index: Any = (..., *pixels)
     return np.asarray(padded[index])
+
+
+def _drops_infinite_maxima(x: TensorSpec, pooling: PoolingSpec) -> bool:
+    """Return whether windows of -infinity have no gradient; otherwise their first pixel has it.
+
+    On an H200 they have none with MAX_DETERMINISTIC, and none with several channels that come last.
+    """
+    has_channels_last = x.shape[1] > 1 and x.strides[1] == 1
+    is_deterministic = pooling.mode == PoolingMode.MAX_DETERMINISTIC
+    return pooling.mode in _MAXIMA and (is_deterministic or has_channels_last)
 
 
 def _shares(dy: Array, x: Array, pooling: PoolingSpec) -> Iterator[Array]:
@@ -89,7 +121,7 @@ def _shares(dy: Array, x: Array, pooling: PoolingSpec) -> Iterator[Array]:
         yield from (average_share for _ in numbers)
         return
     if pooling.nan != NanPropagation.PROPAGATE:
-        x = np.where(np.isnan(x), -np.inf, x)
+        x = np.where(np.isnan(x), np.finfo(x.dtype).min, x)
     _, windows = _windows(x, pooling, -np.inf)
     maximum_taps = windows.reshape(*dy.shape, -1).argmax(-1)
     yield from (dy * (maximum_taps == number) for number in numbers)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 
 Array = NDArray[Any]
@@ -40,6 +41,12 @@ def round_tf32(a: NDArray[np.float32]) -> NDArray[np.float32]:
     bits = a.view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
     return np.where(np.isfinite(a), rounded, a)
+
+
+def lowest_number(dtype: DataType) -> float:
+    """Return the lowest finite number of a storage type."""
+    limits: Any = ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]
+    return float(limits.min)
 
 
 def to_output(acc: Array, dtype: DTypeLike) -> Array:

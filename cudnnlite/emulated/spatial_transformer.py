@@ -45,7 +45,8 @@ class _Corner(NamedTuple):
     """One of the four pixels around each point."""
 
     pixels: tuple[Any, ...]  # an index into the images
-    weight: Array  # 0 where the pixel is outside the image
+    is_inside: Array
+    weight: Array  # 0, or NaN of one that is infinite, where the pixel is outside the image
     slopes: tuple[Array, Array]  # of the weight, along x and y
 
 
@@ -55,21 +56,34 @@ def _corners(grid: Array, shape: tuple[int, ...]) -> Iterator[_Corner]:
     batch = np.arange(len(grid))[:, None, None]
     x = (grid[..., 0] + 1) / 2 * (width - 1)
     y = (grid[..., 1] + 1) / 2 * (height - 1)
+    x_floor, y_floor = _whole(x), _whole(y)
     for right in (0, 1):
         for below in (0, 1):
-            column = np.floor(x) + right
-            row = np.floor(y) + below
-            x_weight = 1 - np.abs(x - np.floor(x) - right)
-            y_weight = 1 - np.abs(y - np.floor(y) - below)
+            column = x_floor + right
+            row = y_floor + below
+            x_weight = 1 - np.abs(x - x_floor - right)
+            y_weight = 1 - np.abs(y - y_floor - below)
             is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
             pixels = (np.where(is_inside, place, 0).astype(int) for place in (row, column))
             x_sign = 2 * right - 1
             y_sign = 2 * below - 1
             yield _Corner(
                 (batch, slice(None), *pixels),
+                is_inside,
                 x_weight * y_weight * is_inside,
                 (x_sign * y_weight * is_inside, y_sign * x_weight * is_inside),
             )
+
+
+def _whole(values: Array) -> Array:
+    """Return values rounded down, as an H200 converts them to int32.
+
+    Large ones are clipped; NaN is 0 of float32, and the lowest number of float64.
+    """
+    limits = np.iinfo(np.int32)
+    nan = 0 if values.dtype == np.float32 else limits.min
+    rounded = np.floor(np.nan_to_num(values, nan=nan))
+    return np.asarray(np.clip(rounded, limits.min, limits.max))
 
 
 # An H200 took images of all layouts beside each other, in each of the four operations.
@@ -116,7 +130,8 @@ def sample_backward(
     dgrid = np.zeros_like(grid)
     channels_last = np.moveaxis(dy, 1, -1)
     for corner in _corners(grid, x.shape):
-        np.add.at(dx, corner.pixels, channels_last * corner.weight[..., None])
+        weight = np.where(corner.is_inside, corner.weight, 0)
+        np.add.at(dx, corner.pixels, channels_last * weight[..., None])
         products = (x[corner.pixels] * channels_last).sum(-1)
         for axis, slope in enumerate(corner.slopes):
             dgrid[..., axis] += products * slope * (x.shape[3 - axis] - 1) / 2

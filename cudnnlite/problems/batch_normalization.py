@@ -21,6 +21,8 @@ _SAVED = ("saved_mean", "saved_inv_variance")
 _RUNNING = ("running_mean", "running_var")
 _SCALE_AND_BIAS = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
 _IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
+# The largest batch that inference by channel takes: an H200 refuses 65536 images of any size.
+MOST_IMAGES = 65535
 
 
 def _parameter_spec(x: TensorSpec, mode: BatchNormMode) -> TensorSpec:
@@ -169,6 +171,13 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
     return dict.fromkeys(_IMAGES & specs.keys(), 4)
 
 
+def _hint(problem: Any) -> str:
+    images = problem.x.shape[0]
+    if images <= MOST_IMAGES:
+        return ""
+    return f"x has {images} images; cuDNN takes up to {MOST_IMAGES} at once: split the batch"
+
+
 INFERENCE = Operation(
     "batch_normalization_inference",
     "cudnnBatchNormalizationForwardInference",
@@ -180,6 +189,7 @@ INFERENCE = Operation(
     shared=dict.fromkeys(("bias", "mean", "variance"), "scale"),
     mixed=True,
     check=_check_inference,
+    hint=_hint,
 )
 
 
