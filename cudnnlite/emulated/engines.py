@@ -95,7 +95,7 @@ def _why_unsupported(problem: GraphConvolution, index: int) -> str | None:
     properties = ENGINES[index]
     if properties.uses_tensor_cores and not _may_use_tensor_cores(problem.x.dtype):
         return f"engine {index} needs tensor cores"
-    return _why_epilogue_unsupported(problem, properties) or _why_no_winograd(problem, properties)
+    return _why_epilogue_unsupported(problem, index) or _why_no_winograd(problem, properties)
 
 
 def _why_no_engine_at_all(problem: GraphConvolution) -> str | None:
@@ -148,16 +148,16 @@ def _may_use_tensor_cores(dtype: DataType) -> bool:
     return dtype != DataType.DOUBLE
 
 
-def _why_epilogue_unsupported(
-    problem: GraphConvolution, properties: EngineProperties
-) -> str | None:
+def _why_epilogue_unsupported(problem: GraphConvolution, index: int) -> str | None:
     """Return why an engine does not take the pointwise operations behind a convolution."""
     if not problem.pointwise:
         return None
     fused = FusedConvolution(
         problem.x, problem.w, problem.conv, problem.alpha, problem.beta, problem.pointwise
     )
-    return why_no_fused_engine(fused, uses_tensor_cores=properties.uses_tensor_cores)
+    return why_no_fused_engine(
+        fused, uses_tensor_cores=ENGINES[index].uses_tensor_cores, is_first=index == 0
+    )
 
 
 def _why_no_winograd(problem: GraphConvolution, properties: EngineProperties) -> str | None:

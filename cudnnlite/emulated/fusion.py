@@ -16,6 +16,7 @@ from cudnnlite.emulated import pointwise_modes
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.registry import bad_parameter, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, TensorFormat
+from cudnnlite.graph.chain_faults import repeats_whole_pixels_or_channels
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
 
@@ -24,10 +25,10 @@ BINARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.ADD: np.add,
     PointwiseMode.MUL: np.multiply,
 }
+# What another ReLU than max(x, 0) has; `graph_values` computes it.
+_LOWER_CLIPS = ("relu_lower_clip", "relu_lower_clip_slope")
 # Attributes of activations, with the values that they have if they are not set.
 _COEFFICIENTS = {"relu_upper_clip": np.inf, "elu_alpha": 1.0, "swish_beta": 1.0}
-# What another ReLU than max(x, 0) has; `graph_values` computes it.
-_BELOW_RELU = ("relu_lower_clip", "relu_lower_clip_slope")
 UNARY: Mapping[PointwiseMode, Callable[..., Array]] = {
     PointwiseMode.IDENTITY: lambda x, upper, alpha, beta: x,
     PointwiseMode.RELU_FWD: lambda x, upper, alpha, beta: np.clip(x, 0, upper),
@@ -76,7 +77,7 @@ def check_mode(pointwise: BackendObject) -> None:
     if mode not in pointwise_modes.MODES:
         raise unsupported(f"pointwise mode {pointwise.value('mode')}")
     allowed = {"mode", "math_prec", "nan_propagation", "axis", *_COEFFICIENTS}
-    allowed |= {*_BELOW_RELU, "softplus_beta"}
+    allowed |= {*_LOWER_CLIPS, "softplus_beta"}
     unknown = sorted(pointwise.attributes.keys() - allowed)
     if unknown:
         raise unsupported(f"the emulated device knows nothing of {', '.join(unknown)}")
@@ -114,19 +115,41 @@ def compute_pointwise(operation: BackendObject, x: Array, b: Array | None = None
 def is_classical(operations: Sequence[BackendObject]) -> bool:
     """Return whether an H200 was asked about such operations behind a convolution.
 
-    Each reads the result of the one before it, and other operands from memory.
+    Each reads the result of the one before it, and other operands from memory.  The last result
+    alone is in memory.
     """
+    if not operations:
+        return True
+    y = operations[-1].value("ydesc")
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
-        b = operation.value("bdesc")
-        changes_negatives = any(pointwise.value(name, 0.0) for name in _BELOW_RELU)
-        if mode not in (*UNARY, *BINARY) or changes_negatives:
+        b, result = operation.value("bdesc"), operation.value("ydesc")
+        has_lower_clip = any(pointwise.value(name, 0.0) for name in _LOWER_CLIPS)
+        if mode not in (*UNARY, *BINARY) or has_lower_clip:
+            return False
+        if result is not y and not result.value("is_virtual", False):
             return False
         if b is None:
             continue
         if b.value("is_by_value", False) or b.value("is_virtual", False):
             return False
+        if _is_of_further_shape(mode, spec_of(b), spec_of(y)):
+            return False
     return True
+
+
+def _is_of_further_shape(mode: PointwiseMode, b: TensorSpec, y: TensorSpec) -> bool:
+    """Return whether an operand is one that engines serve in general graphs alone.
+
+    It is one value for each pixel, or a factor that is not one for each channel.
+    """
+    if b.rank != y.rank or not repeats_whole_pixels_or_channels(b.shape, y.shape):
+        return False
+    channels = (1, y.shape[1], *[1] * (y.rank - 2))
+    usual = [channels]
+    if mode == PointwiseMode.ADD:
+        usual += [y.shape, (1,) * y.rank]
+    return b.shape not in usual
 
 
 class FusedConvolution(NamedTuple):
@@ -148,8 +171,13 @@ class FusedConvolution(NamedTuple):
         return spec_of(self.chain[-1].value("ydesc"))
 
 
-def why_no_fused_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
-    """Return why an H200 has no such engine for a fused convolution, or None if it has one."""
+def why_no_fused_engine(
+    problem: FusedConvolution, *, uses_tensor_cores: bool, is_first: bool
+) -> str | None:
+    """Return why an H200 has no such engine for a fused convolution, or None if it has one.
+
+    Engine 0, the first, alone has tanh behind a bias built in.
+    """
     chain, y = problem.chain, problem.y
     if (problem.alpha, problem.beta) != (1.0, 0.0):
         return "a scalar at the convolution, with operations behind it"
@@ -165,13 +193,16 @@ def why_no_fused_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -
     if None in classes or dtypes != {problem.x.dtype}:
         return (
             "an operand of another type, layout or shape than the result's, a value for each "
-            "channel (of each image), a mask for each image, or one value"
+            "channel, or one value"
         )
     alphas = [
         (operation.value("alpha1", 1.0), operation.value("alpha2", 1.0)) for operation in chain
     ]
     if _is_built_in(classes, alphas):
-        return None
+        if is_first or mode_of(chain[-1]) != PointwiseMode.TANH_FWD:
+            return None
+        if not uses_tensor_cores:
+            return "tanh behind a bias, which has engine 0, and engines with tensor cores"
     if set(alphas) != {(1.0, 1.0)}:
         return "scalars elsewhere than at the addition of an image before a bias"
     return why_no_general_engine(problem, uses_tensor_cores=uses_tensor_cores)
@@ -207,6 +238,8 @@ def _is_built_in(classes: Sequence[str | None], alphas: Sequence[tuple[float, fl
 def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool) -> str | None:
     """Return why no engine computes operations that are not built in."""
     x, w = problem.x, problem.w
+    if x.rank == 3:
+        return "these operations have engines for images of two and three dimensions alone"
     layout = CHANNELS_LAST[x.rank]
     is_channels_last = x.fits(layout) and problem.y.fits(layout) and w.format == TensorFormat.NHWC
     if x.dtype == DataType.DOUBLE or not is_channels_last:
@@ -230,18 +263,6 @@ def why_no_general_engine(problem: FusedConvolution, *, uses_tensor_cores: bool)
     return None
 
 
-def is_broadcast(shape: tuple[int, ...], y_shape: tuple[int, ...]) -> bool:
-    """Return whether an operand is broadcast to the result y as an H200 served it.
-
-    That is a value for each channel, or for each channel of each image, or a mask for each image.
-    It refused a value for each value of y, and added one for each column wrongly.
-    """
-    n, channels, *spatial = y_shape
-    ones = (1,) * len(spatial)
-    served = ((1, channels, *ones), (n, channels, *ones), (n, 1, *spatial))
-    return shape != y_shape and shape in served
-
-
 def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
     """Return the class of an operation, as far as engines differ; None if it has none."""
     mode = mode_of(operation)
@@ -255,8 +276,6 @@ def _class_of(operation: BackendObject, y: TensorSpec) -> str | None:
         return "added image" if is_addition else None
     if b.shape == (1, y.shape[1], *[1] * (y.rank - 2)):
         return "added channels" if is_addition else "multiplied channels"
-    if is_broadcast(b.shape, y.shape):
-        return "broadcast"
     if b.size == 1 and is_addition:
         return "added number"
     return None

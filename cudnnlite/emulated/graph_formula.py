@@ -10,7 +10,6 @@ from cudnnlite._raw.enums import BackendNormMode, PaddingMode, PointwiseMode, Re
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import (
     FusedConvolution,
-    is_broadcast,
     mode_of,
     spec_of,
     why_no_general_engine,
@@ -18,6 +17,11 @@ from cudnnlite.emulated.fusion import (
 from cudnnlite.emulated.registry import unsupported
 from cudnnlite.emulated.support import why_no_forward_engine
 from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
+from cudnnlite.graph.chain_faults import (
+    repeats_whole_pixels_or_channels,
+    why_operand_alone_is_wrong,
+    why_operand_behind_convolution_is_wrong,
+)
 from cudnnlite.graph.known_faults import (
     has_channels_last,
     is_mask_mode,
@@ -47,10 +51,14 @@ _INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
 _HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
 _MAX_HEAD_OF_GRADIENTS = 256
 _LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
-# The modes that an H200 served behind a product.  It refused a chain with CMP_GT, ABS and
-# BINARY_SELECT.
-_BEHIND_A_PRODUCT = frozenset(
+# The modes that an H200 served in a chain: alone, and behind a product or a convolution.  It refused
+# chains with CMP_GT and BINARY_SELECT.
+_IN_A_CHAIN = frozenset(
     {
+        PointwiseMode.EXP,
+        PointwiseMode.ERF,
+        PointwiseMode.MAX,
+        PointwiseMode.MIN,
         PointwiseMode.ADD,
         PointwiseMode.MUL,
         PointwiseMode.SUB,
@@ -181,26 +189,48 @@ def why_no_graph_engine(graph: GraphFormula) -> str | None:
             return f"tensors of {DataType(tensor.value('data_type')).name} in memory"
     if counts["MATMUL"]:
         return _why_no_product(graph, counts)
+    if [*counts] == ["POINTWISE"]:
+        return _why_no_pointwise(graph)
     if len(graph.operations) > 1:
         return f"{', '.join(counts)} as one graph"
     (kind,) = counts
-    if kind == "POINTWISE":
-        return _why_no_pointwise(graph.operations[0])
     if kind in ("NORM_FORWARD", "NORM_BACKWARD"):
         return _why_no_normalization(graph)
     return f"{kind} alone"
 
 
-def _why_no_pointwise(operation: BackendObject) -> str | None:
-    """Return why a pointwise operation alone is refused."""
-    if mode_of(operation) == PointwiseMode.FLOOR_MOD:
+def _why_no_pointwise(graph: GraphFormula) -> str | None:
+    """Return why a chain of pointwise operations alone is refused."""
+    modes = [mode_of(operation) for operation in graph.operations]
+    if PointwiseMode.FLOOR_MOD in modes:
         return "FLOOR_MOD, which cuDNN 9.19 does not know"
-    specs = [spec_of(tensor) for tensor in GraphFormula((operation,)).in_memory.values()]
-    if len({spec.shape for spec in specs}) > 1:
-        return "a pointwise operation alone on tensors of several shapes"
-    layouts = {3: "NCW", 4: "NHWC"}
-    if not all(spec.rank in layouts and spec.fits(layouts[spec.rank]) for spec in specs):
-        return "a pointwise operation alone, unless on packed rows, or on images in NHWC"
+    not_in_a_chain = [mode.name for mode in modes if mode not in (*_IN_A_CHAIN, PointwiseMode.DIV)]
+    if len(modes) > 1 and not_in_a_chain:
+        return f"{not_in_a_chain[0]} in a chain of pointwise operations alone"
+    results = [
+        tensor for operation in graph.operations for tensor in graph.outputs_of(operation).values()
+    ]
+    shape = tuple(results[-1].attributes["dimensions"])
+    for tensor in results:
+        if tuple(tensor.attributes["dimensions"]) != shape:
+            return "pointwise operations alone with results of several shapes"
+    has_pixels = max(shape[2:], default=1) > 1
+    for spec in map(spec_of, graph.in_memory.values()):
+        layout = {3: "NCW", 4: "NHWC", 5: "NDHWC"}.get(spec.rank)
+        if layout is None or not spec.fits(layout):
+            return "pointwise operations alone, unless on packed rows, or on images in NHWC"
+        if spec.rank == 3:
+            reason = why_operand_alone_is_wrong(spec.shape, shape)
+            if reason is not None:
+                return reason
+            continue
+        if shape[1] == 1 and has_pixels:
+            return "pointwise operations alone on images of one channel"
+        if not repeats_whole_pixels_or_channels(spec.shape, shape):
+            return (
+                "pointwise operations alone with an operand that is neither an image nor one value "
+                "for each channel, for each pixel, or for all"
+            )
     return None
 
 
@@ -362,7 +392,7 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
     for operation in others:
         if operation.kind != "OPERATION_POINTWISE":
             return "operations behind a product that are not pointwise"
-        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+        if mode_of(operation) not in _IN_A_CHAIN:
             return f"{mode_of(operation).name} behind a product"
     return None
 
@@ -423,28 +453,42 @@ def _why_no_convolution_epilogue(graph: GraphFormula) -> str | None:
     if reason is not None:
         return reason
     for operation in others:
-        if mode_of(operation) not in _BEHIND_A_PRODUCT:
+        if mode_of(operation) not in _IN_A_CHAIN:
             return f"{mode_of(operation).name} behind a convolution"
         if DataType(operation.value("pw_descriptor").value("math_prec")) != DataType.FLOAT:
             return "operations behind a convolution that are not computed in float32"
+        if operation.value("alpha1", 1.0) != 1.0 or operation.value("alpha2", 1.0) != 1.0:
+            return "scalars of operations behind a convolution"
     return _why_no_operands(graph, problem)
 
 
 def _why_no_operands(graph: GraphFormula, problem: FusedConvolution) -> str | None:
     """Return why tensors behind a convolution are refused."""
-    ends = {tensor.value("unique_id") for tensor in (problem.chain[-1].value("ydesc"),)}
-    ends |= set(graph.operations[0].content.uids.values())
+    y = problem.y
+    layout = CHANNELS_LAST[y.rank]
+    results = {
+        tensor.value("unique_id")
+        for operation in graph.operations
+        for tensor in graph.outputs_of(operation).values()
+    }
+    read_by_convolution = set(graph.operations[0].content.uids.values()) - results
     for number, tensor in graph.tensors.items():
         is_in_memory = number in graph.in_memory
         dtype = DataType(tensor.value("data_type"))
-        if dtype != (problem.x.dtype if is_in_memory else DataType.FLOAT):
+        allowed = [problem.x.dtype if is_in_memory else DataType.FLOAT]
+        if is_in_memory and number in results:
+            allowed.append(DataType.FLOAT)
+        if dtype not in allowed:
             return f"a tensor of {dtype.name} behind a convolution of {problem.x.dtype.name}"
-        is_operand = is_in_memory and number not in ends
-        if is_operand and not is_broadcast(tuple(tensor.attributes["dimensions"]), problem.y.shape):
-            return (
-                "an operand behind a convolution that is neither a value for each channel, (1 or N, "
-                "C, 1, 1), nor a mask of images, (N, 1, H, W)"
-            )
+        if not is_in_memory or number in read_by_convolution:
+            continue
+        spec = spec_of(tensor)
+        if not spec.fits(layout):
+            return "a tensor behind a convolution without channels last"
+        if number not in results and spec.rank == y.rank:
+            reason = why_operand_behind_convolution_is_wrong(spec.shape, y.shape)
+            if reason is not None:
+                return reason
     return None
 
 

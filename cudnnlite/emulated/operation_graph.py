@@ -116,7 +116,10 @@ def finalize_graph(graph: BackendObject, engine_count: int) -> None:
         graph.finalize_with(engine_global_count=[engine_count])
         return
     if not _is_supported_chain(first, others):
-        raise unsupported("an H200 has graphs of one convolution with pointwise operations behind")
+        raise unsupported(
+            "an H200 has graphs of a forward convolution with pointwise operations behind, and of a "
+            "gradient alone"
+        )
     outputs = [first.value(first.content.output_name), *(other.value("ydesc") for other in others)]
     is_virtual = [tensor.value("is_virtual", False) for tensor in outputs]
     if is_virtual != [True] * len(others) + [False]:

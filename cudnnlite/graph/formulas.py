@@ -162,19 +162,26 @@ class GraphFormulas(GraphData):
     ) -> GraphTensor:
         """Return max(x, lower), at most `upper`; leaky with a `negative_slope`.
 
-        Where x is below `lower`, a leaky ReLU is lower + negative_slope * (x - lower).
+        Where x is below `lower`, a leaky ReLU is lower + negative_slope * (x - lower).  cuDNN
+        computes a ReLU wrongly that has a slope and an upper clip, or a slope above 1: these are
+        written as the minimum of two values.
         """
-        attributes: dict[str, Any] = {}
         slope = real_number(negative_slope, "negative_slope")
         floor = real_number(lower, "lower")
-        limit = real_number(upper, "upper")
-        if floor:
-            attributes["relu_lower_clip"] = floor
-        if slope:
-            attributes["relu_lower_clip_slope"] = slope
-        if limit != math.inf:
-            attributes["relu_upper_clip"] = limit
-        return self.pointwise("RELU_FWD", x, **attributes)
+        clip = real_number(upper, "upper")
+        attributes: dict[str, Any] = {"relu_lower_clip": floor} if floor else {}
+        if not slope:
+            if clip != math.inf:
+                attributes["relu_upper_clip"] = clip
+            return self.pointwise("RELU_FWD", x, **attributes)
+        if slope > 1:
+            line = self.pointwise("MUL", x, slope)
+            if floor:
+                line = self.pointwise("ADD", line, floor * (1 - slope))
+            leaky = self.pointwise("MIN", x, line)
+        else:
+            leaky = self.pointwise("RELU_FWD", x, relu_lower_clip_slope=slope, **attributes)
+        return leaky if clip == math.inf else self.pointwise("MIN", leaky, clip)
 
     def gelu(self, x: GraphTensor, *, approximate: bool = False) -> GraphTensor:
         """Return x times the normal distribution of x, by tanh if `approximate`."""

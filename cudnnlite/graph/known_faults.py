@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
+from cudnnlite.graph.chain_faults import (
+    why_chain_is_wrong,
+    why_epilogue_is_wrong,
+    why_outputs_of_attention_are_wrong,
+)
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
 from cudnnlite.graph.records import Node, Shape, TensorRecord
@@ -95,6 +100,9 @@ def why_wrong(graph: GraphData) -> str | None:
             fault = _why_normalization_is_wrong(graph, node)
         if fault is not None:
             return fault
+    fault = why_chain_is_wrong(graph) or why_outputs_of_attention_are_wrong(graph)
+    if fault is not None:
+        return fault
     products = [node for node in graph.nodes if node.kind == "MATMUL"]
     fault = why_types_are_wrong(graph)
     if fault is None and is_attention(graph, products):
@@ -114,6 +122,9 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
             return fault.why
     if engine == _ENGINE_OF_FLOAT32_RESULTS and _narrows_float32_product(graph):
         return "it writes no numbers where a product of float32 has a result of another type"
+    fault = why_epilogue_is_wrong(engine, graph)
+    if fault is not None:
+        return fault
     for node in graph.nodes:
         dy = _operand(graph, node, "dy") if node.kind in _ENGINES_OF_EVEN_PADDING else None
         if dy is None:

@@ -101,6 +101,17 @@ def adds_bias_apart(problem: Any) -> bool:
     return bool(problem.alpha != 1 or problem.beta != 0)
 
 
+def activates_apart(problem: Any) -> bool:
+    """Return whether an engine convolves, and `cudnnActivationForward` is called after it.
+
+    Engine 0 is the only one that has a tanh behind a bias in every layout, with scalars, and in
+    true float32.  It computes 0 or NaN for values from 44 on, in float64 from 355 on (H200, cuDNN
+    9.19 and 9.28).
+    """
+    is_fused = problem.operation in (FUSED, FUSED_WITH_Z)
+    return bool(is_fused and problem.activation.mode == ActivationMode.TANH)
+
+
 def _why_no_graph_with_bias(problem: Any) -> str | None:
     if problem.beta and not adds_bias_apart(problem):
         return (

@@ -164,11 +164,20 @@ def test_a_function_is_asked_once_a_call(handle: dnn.Handle) -> None:
     assert factors == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu"])
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "elu"])
 def test_built_in_activations_in_any_layout(handle: dnn.Handle, activation: str) -> None:
     for dtype in BOUNDS:
         case = Case(handle, dtype=dtype, layout="first")
         case.check(case.call(activation), ACTIVATIONS[activation](case.y))
+
+
+def test_tanh_needs_channels_last(handle: dnn.Handle) -> None:
+    """With channels first cuDNN has one engine, which writes NaN for large values."""
+    for dtype in ("float16", "bfloat16"):
+        case = Case(handle, dtype=dtype)
+        case.check(case.call("tanh"), np.tanh(case.y))
+    with pytest.raises(dnn.NotSupportedError, match="0 or NaN for the tanh of values from 44 on"):
+        Case(handle, layout="first").call("tanh")
 
 
 def test_true_float32(handle: dnn.Handle) -> None:
@@ -283,16 +292,15 @@ def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
 
 BROADCAST: dict[str, list[tuple[str, tuple[int, ...]]]] = {
     "a mask": [("MUL", (2, 1, 5, 6))],
-    "a scale of each image": [("MUL", (2, 16, 1, 1))],
-    "a bias of each image": [("ADD", (2, 16, 1, 1))],
+    "an image": [("MUL", (2, 16, 5, 6))],
     "scale, bias and mask": [
-        ("MUL", (2, 16, 1, 1)),
-        ("ADD", (2, 16, 1, 1)),
+        ("MUL", (1, 16, 1, 1)),
+        ("ADD", (1, 16, 1, 1)),
         ("MUL", (2, 1, 5, 6)),
     ],
     "mask and bias": [("MUL", (2, 1, 5, 6)), ("ADD", (1, 16, 1, 1))],
 }
-REFUSED_BROADCAST = {"an image": (2, 16, 5, 6), "a row": (1, 1, 1, 6), "a column": (1, 1, 5, 1)}
+WRONG_BROADCAST = {"values of each image": (2, 16, 1, 1), "a row": (1, 1, 1, 6)}
 
 
 def graph_with_operands(
@@ -330,10 +338,8 @@ def test_operands_that_are_broadcast(handle: dnn.Handle, name: str, dtype: str) 
         assert_close(plan(**arrays)["y"].numpy(), expected, bound)
 
 
-@pytest.mark.parametrize("name", REFUSED_BROADCAST)
-def test_operands_that_the_emulated_device_refuses(name: str) -> None:
-    """An H200 refused an image, and added a row wrongly."""
-    with dnn.Handle(device="emulated") as handle:
-        graph, _, _ = graph_with_operands(handle, [("MUL", REFUSED_BROADCAST[name])], "float16")
-        with pytest.raises(dnn.NotSupportedError, match="served without MUL"):
-            graph.plan(handle)
+@pytest.mark.parametrize("name", WRONG_BROADCAST)
+def test_operands_that_an_h200_reads_wrongly(handle: dnn.Handle, name: str) -> None:
+    graph, _, _ = graph_with_operands(handle, [("MUL", WRONG_BROADCAST[name])], "float16")
+    with pytest.raises(dnn.ArgumentError, match=r"reads an operand of shape .* wrongly"):
+        graph.plan(handle)

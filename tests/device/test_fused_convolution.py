@@ -170,6 +170,39 @@ def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(
         )
 
 
+@pytest.mark.parametrize("activation", [name for name in FUNCTIONS if name != "identity"])
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+def test_large_values(handle: dnn.Handle, dtype: str, layout: str, activation: str) -> None:
+    """cuDNN's engine for tanh behind a bias computes 0 from 44 on, and NaN a little later.
+
+    In float64 it computes NaN from 355 on.
+    """
+    if activation == "swish" and layout == "NCHW":
+        return
+    sizes = np.array([0.01, 0.5, 1, 5, 20, 44, 45, 60, 88, 89, 400, 1e3, 3e4])
+    x_host = np.resize(np.array([*sizes, *-sizes]), (2, 8, 5, 7)).astype(np.float16)
+    w_host = np.eye(8).reshape(8, 8, 1, 1)
+    x = handle.array(x_host, dtype=dtype, layout=layout)
+    w = handle.array(w_host, dtype=dtype, layout=layout)
+    bias = handle.array(np.zeros((1, 8, 1, 1)), dtype=dtype)
+    conv = dnn.ConvolutionSpec(math_type="fma" if dtype == "float32" else "default")
+    values = x.numpy().astype(np.float64)
+    with np.errstate(over="ignore"):
+        expected = FUNCTIONS[activation](values)
+    for more in ({}, {"z": x, "alpha2": 1.0}):
+        y = dnn.convolution_bias_activation_forward(
+            handle, x, w, bias, conv, spec_of(activation), **more
+        ).numpy()
+        if more:
+            with np.errstate(over="ignore"):
+                expected = FUNCTIONS[activation](2 * values)
+        rounded = expected.astype(y.dtype).astype(np.float64)
+        finite = np.isfinite(rounded)
+        error = np.abs(y.astype(np.float64)[finite] - rounded[finite])
+        assert (error <= 2 * BOUNDS[dtype] * np.maximum(1, np.abs(rounded[finite]))).all()
+        assert (y[~finite] == rounded[~finite]).all()
+
+
 def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     for activation, options, message in (

@@ -25,13 +25,14 @@ from cudnnlite.operations.convolution.engines import (
     warn_of_limit,
 )
 from cudnnlite.operations.convolution.native import (
+    ConvolutionThenActivation,
     ConvolutionThenBias,
     NativeConvolution,
     convolution_then_bias,
 )
 from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import wait_for_streams
-from cudnnlite.problems.fused_convolution import BIAS, adds_bias_apart
+from cudnnlite.problems.fused_convolution import BIAS, activates_apart, adds_bias_apart
 from cudnnlite.problems.operation import Algorithms, Operation
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, named
@@ -267,10 +268,14 @@ def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
 def _completed(
     native: NativeConvolution, choice: AlgorithmResult, plan: ExecutionPlan
 ) -> PreparedChoice:
-    """Return an engine's plan, followed by the addition of the bias if the engine leaves it out."""
-    if not adds_bias_apart(native.problem):
+    """Return an engine's plan, followed by the call that adds or computes what it leaves out."""
+    pair: ConvolutionThenBias | ConvolutionThenActivation
+    if adds_bias_apart(native.problem):
+        pair = ConvolutionThenBias(native, plan)
+    elif activates_apart(native.problem):
+        pair = ConvolutionThenActivation(native, plan)
+    else:
         return PreparedChoice(choice, plan, plan.workspace)
-    pair = ConvolutionThenBias(native, plan)
     return PreparedChoice(_with_remark(choice, pair.remark), pair, plan.workspace)
 
 

@@ -28,7 +28,7 @@ from cudnnlite.unknown import was_entered
 
 _SERVED = (
     "an epilogue has engines in float16, bfloat16 and float32 with channels last (layout='NHWC') in "
-    "x, w and y; after a bias relu, sigmoid, tanh and elu have some in any layout; "
+    "x, w and y; after a bias relu, sigmoid and elu have some in any layout; "
     "dnn.activation_forward is a call of its own"
 )
 Epilogue = Callable[[Graph, GraphTensor], GraphTensor]
@@ -216,8 +216,8 @@ class EpilogueRequest(ConvolutionRequest):
         if added:
             raise ArgumentError(
                 f"epilogue makes {', '.join(added)}; allowed: what it computes of y and of "
-                "numbers, for a call has no further arrays; a Graph has them: (1 or N, C, 1, 1), or "
-                "(N, 1, H, W)"
+                "numbers, for a call has no further arrays; a Graph has them: (1, C, 1, 1), "
+                "(N, 1, H, W), or (N, C, H, W)"
             )
         return result
 

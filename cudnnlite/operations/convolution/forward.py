@@ -66,8 +66,8 @@ def convolution_forward(
         returns another one, such as ``lambda graph, y: graph.gelu(y)``; or the name of an
         activation: "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish",
         "softplus", "sigmoid", "tanh", "elu" or "mish".  It has engines for floats of at most 32
-        bits whose channels come last; after a bias relu, sigmoid, tanh and elu have some in any layout.  Each
-        call asks a function again; a plan, or a name, takes less time.
+        bits whose channels come last; after a bias relu, sigmoid and elu have some in any layout.
+        Each call asks a function again; a plan, or a name, takes less time.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.

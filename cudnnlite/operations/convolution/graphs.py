@@ -8,7 +8,14 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.graph.convolution_data import ConvolutionData, convolution_data, fused_data
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import Graph
-from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z, adds_bias_apart
+from cudnnlite.problems.fused_convolution import (
+    BIAS,
+    FUSED,
+    FUSED_WITH_Z,
+    IDENTITY,
+    activates_apart,
+    adds_bias_apart,
+)
 from cudnnlite.problems.problem import Problem
 
 
@@ -20,12 +27,14 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
 def data_of(problem: Problem) -> ConvolutionData:
     """Return a problem's operation graph as data.
 
-    If `adds_bias_apart` is true, the graph has the convolution without the bias.
+    If `adds_bias_apart` is true, the graph has the convolution without the bias; if
+    `activates_apart` is true, without the activation.
     """
     is_fused = problem.operation in (FUSED, FUSED_WITH_Z, BIAS)
     if is_fused and not adds_bias_apart(problem):
         alpha2 = problem.values.get("alpha2", 0.0)
-        return fused_data(problem.specs, problem.conv, problem.activation, problem.alpha, alpha2)
+        activation = IDENTITY if activates_apart(problem) else problem.activation
+        return fused_data(problem.specs, problem.conv, activation, problem.alpha, alpha2)
     algorithms = problem.operation.algorithms
     assert algorithms is not None
     specs = {name: spec for name, spec in problem.specs.items() if name != "bias"}

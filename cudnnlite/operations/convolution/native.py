@@ -1,4 +1,4 @@
-"""`NativeConvolution`, a convolution's descriptors and graph, and `ConvolutionThenBias`."""
+"""`NativeConvolution`, a convolution's descriptors and graph, and convolutions of two calls."""
 
 from __future__ import annotations
 
@@ -98,6 +98,43 @@ class ConvolutionThenBias:
         """Enqueue the convolution and the addition."""
         self._convolution()
         self._addition()
+
+
+class ConvolutionThenActivation:
+    """An engine's convolution, followed by `cudnnActivationForward` in place; called alike."""
+
+    arguments: tuple[()] = ()
+    # Each of the two calls checks its own status.
+    check = None
+    remark = "cudnnActivationForward computes the activation"
+
+    def __init__(self, native: NativeConvolution, convolution: ExecutionPlan) -> None:
+        is_double = native.problem.x.dtype == DataType.DOUBLE
+        scalar_dtype: Any = np.float64 if is_double else np.float32
+        self._scalars = np.array([1, 0], scalar_dtype)
+        one = self._scalars.ctypes.data
+        y = native.descriptors["y"].ptr
+        self._convolution: Any = convolution
+        self._activation = native.prepare(
+            "cudnnActivationForward",
+            activationDesc=native.descriptors["activation"].ptr,
+            alpha=one,
+            xDesc=y,
+            x=0,
+            beta=one + self._scalars.itemsize,
+            yDesc=y,
+            y=0,
+        )
+
+    def replace(self, y: int, **addresses: int) -> None:
+        """Change the addresses."""
+        self._convolution.replace(y=y, **addresses)
+        self._activation.replace(x=y, y=y)
+
+    def function(self) -> None:
+        """Enqueue the convolution and the activation."""
+        self._convolution()
+        self._activation()
 
 
 def convolution_then_bias(
