@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.operand_types import behind_products
 from cudnnlite.graph.records import Node, Shape
 
 _BUILT_IN = 0  # the engine whose epilogues are compiled into the library
@@ -157,20 +158,15 @@ def why_outputs_of_attention_are_wrong(graph: GraphData) -> str | None:
     Right are the sums of rows before the products of gradients, and sums that IDENTITY alone
     reads.
     """
-    of_products: set[int] = set()
-    is_attention = False
+    computed = behind_products(graph)
     in_the_middle = None
     for node in graph.nodes:
-        reads_a_product = not of_products.isdisjoint(node.read_numbers)
-        is_attention = is_attention or (node.kind == _PRODUCT and reads_a_product)
-        if reads_a_product or node.kind == _PRODUCT:
-            of_products.update(node.written_numbers)
         if dict(node.attributes).get("mode") == "IDENTITY":
             continue
         for number in node.read_numbers:
-            if number in of_products and graph.tensors[number].name:
+            if number in computed and graph.tensors[number].name:
                 in_the_middle = graph.tensors[number].name
-    if not is_attention or in_the_middle is None:
+    if in_the_middle is None:
         return None
     return (
         f"cuDNN 9.19 leaves the output {in_the_middle} of attention unwritten, because other "

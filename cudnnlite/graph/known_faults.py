@@ -100,14 +100,13 @@ def why_wrong(graph: GraphData) -> str | None:
             fault = _why_normalization_is_wrong(graph, node)
         if fault is not None:
             return fault
-    fault = why_chain_is_wrong(graph) or why_outputs_of_attention_are_wrong(graph)
-    if fault is not None:
-        return fault
-    products = [node for node in graph.nodes if node.kind == "MATMUL"]
-    fault = why_types_are_wrong(graph)
-    if fault is None and is_attention(graph, products):
-        fault = _why_attention_is_wrong(graph, products)
-    return fault
+    if not is_attention(graph):
+        return why_chain_is_wrong(graph) or why_types_are_wrong(graph)
+    return (
+        why_outputs_of_attention_are_wrong(graph)
+        or why_types_are_wrong(graph)
+        or _why_attention_is_wrong(graph)
+    )
 
 
 def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | None:
@@ -117,9 +116,9 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
     found by a sweep over the engines of cuDNN 9.19, from outputs and scratch memory that were filled
     before (`tools/record/gradient_engines.py`).
     """
-    for fault in _ENGINE_FAULTS:
-        if engine in fault.engines and version >= fault.since and _has_operation(graph, fault):
-            return fault.why
+    for known in _ENGINE_FAULTS:
+        if engine in known.engines and version >= known.since and _has_operation(graph, known):
+            return known.why
     if engine == _ENGINE_OF_FLOAT32_RESULTS and _narrows_float32_product(graph):
         return "it writes no numbers where a product of float32 has a result of another type"
     fault = why_epilogue_is_wrong(engine, graph)
@@ -162,7 +161,8 @@ def _narrows_float32_product(graph: GraphData) -> bool:
 # --------------------------------------------------------------------------------- attention
 
 
-def _why_attention_is_wrong(graph: GraphData, products: Sequence[Node]) -> str | None:
+def _why_attention_is_wrong(graph: GraphData) -> str | None:
+    products = [node for node in graph.nodes if node.kind == "MATMUL"]
     exponentials = [node for node in graph.nodes if dict(node.attributes).get("mode") == "EXP"]
     if not exponentials:
         return (

@@ -30,10 +30,9 @@ def why_types_are_wrong(graph: GraphData) -> str | None:
     for node in graph.nodes:
         if node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
             rules += _rules_of_normalization(graph, node)
-    products = [node for node in graph.nodes if node.kind == "MATMUL"]
-    if is_attention(graph, products):
-        rules += _rules_of_attention(graph, products)
-    elif products or any(node.kind.startswith("CONVOLUTION") for node in graph.nodes):
+    if is_attention(graph):
+        rules += _rules_of_attention(graph)
+    elif any(node.kind.startswith(("MATMUL", "CONVOLUTION")) for node in graph.nodes):
         rules += _rules_of_products(graph)
     for record, allowed in rules:
         if record.dtype not in allowed:
@@ -46,16 +45,21 @@ def why_types_are_wrong(graph: GraphData) -> str | None:
     return None
 
 
-def is_attention(graph: GraphData, products: Iterable[Node]) -> bool:
-    """Whether one of the products multiplies what is computed from the result of another one."""
+def is_attention(graph: GraphData) -> bool:
+    """Whether a product multiplies what is computed from the result of another one."""
+    computed = behind_products(graph)
+    return any(
+        node.kind == "MATMUL" and not computed.isdisjoint(node.read_numbers) for node in graph.nodes
+    )
+
+
+def behind_products(graph: GraphData) -> set[int]:
+    """Return the numbers of the tensors that are computed from the result of a product."""
     computed: set[int] = set()
     for node in graph.nodes:
-        is_behind = not computed.isdisjoint(node.read_numbers)
-        if is_behind and node in products:
-            return True
-        if is_behind or node in products:
+        if node.kind == "MATMUL" or not computed.isdisjoint(node.read_numbers):
             computed.update(node.written_numbers)
-    return False
+    return computed
 
 
 def _in_memory(graph: GraphData, numbers: Iterable[int]) -> Iterator[TensorRecord]:
@@ -100,8 +104,9 @@ def _rules_of_products(graph: GraphData) -> Iterator[Rule]:
             yield record, _FLOATS
 
 
-def _rules_of_attention(graph: GraphData, products: list[Node]) -> Iterator[Rule]:
+def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:
     """Yield rules: matrices have one type, sums along rows are float32, a bias has either."""
+    products = [node for node in graph.nodes if node.kind == "MATMUL"]
     q = graph.tensors[dict(products[0].reads)["adesc"][0]].dtype
     is_backward = len(products) > 2
     read = {number for node in graph.nodes for number in node.read_numbers}

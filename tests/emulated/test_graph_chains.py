@@ -65,7 +65,7 @@ def test_every_fault_is_known(base: str) -> None:
         known = {
             engine
             for engine in verdicts
-            if is_refused or why_engine_is_wrong(int(engine), graph) is not None
+            if is_refused or why_engine_is_wrong(int(engine), graph, 91900) is not None
         }
         faulty = {engine for engine, verdict in verdicts.items() if verdict & {*FAULTS}}
         assert known == faulty, key

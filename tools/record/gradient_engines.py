@@ -166,7 +166,7 @@ def errors_of(handle: dnn.Handle, case: Case) -> Iterator[tuple[int, bool, float
             plan()
             error = np.linalg.norm(result.numpy().astype(np.float64) - expected)
             index = configuration.engine.index
-            is_known = why_engine_is_wrong(index, data) is not None
+            is_known = why_engine_is_wrong(index, data, configuration.version) is not None
             yield index, is_known, float(error / np.linalg.norm(expected))
 
 

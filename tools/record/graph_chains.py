@@ -415,7 +415,7 @@ def _open(device: str) -> None:
     """Open the handle of a process, in which known faults are not refused."""
     global _handle
     graph_plan.why_wrong = lambda graph: None
-    graph_plan.why_engine_is_wrong = lambda engine, graph: None
+    graph_plan.why_engine_is_wrong = lambda engine, graph, version: None
     _handle = dnn.Handle(device)
 
 
