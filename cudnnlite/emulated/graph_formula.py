@@ -382,7 +382,17 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
     reason = _why_no_types(graph, first)
     if reason is not None:
         return reason
-    if others and others[-1].kind == "OPERATION_REDUCTION":
+    outputs = [
+        tensor
+        for operation in graph.operations
+        for tensor in graph.outputs_of(operation).values()
+        if not tensor.value("is_virtual", False)
+    ]
+    has_prologue = first is not graph.operations[0]
+    has_reduction = bool(others) and others[-1].kind == "OPERATION_REDUCTION"
+    if len(outputs) > 1 and (has_prologue or has_reduction):
+        return "further outputs beside a reduction or a prologue, which no GPU was asked about"
+    if has_reduction:
         reduction = others.pop()
         x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
         if any(size not in (1, whole) for size, whole in zip(y.shape, x.shape, strict=True)):

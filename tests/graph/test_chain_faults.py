@@ -279,3 +279,12 @@ def test_two_products_side_by_side_are_no_attention() -> None:
     graph.output("first", first, "float16")
     graph.output("y", graph.swish(first) * graph.matmul(a, d), "float16")
     assert "unwritten" not in (why_wrong(graph) or "")
+
+
+def test_what_no_gpu_was_asked_about_is_refused(own_handle: dnn.Handle) -> None:
+    graph = dnn.Graph()
+    y = product(graph)
+    graph.output("y", y, "float16")
+    graph.output("total", graph.reduce("ADD", y))
+    with pytest.raises(dnn.NotSupportedError):
+        graph.plan(own_handle)
