@@ -31,7 +31,7 @@ from cudnnlite.graph.known_faults import (
     why_strides_end_the_process,
 )
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, same_strides, span
 
 # An H200 normalises 174762 x 12288 values, and refuses 175000 x 12288 and (2**24 + 8) x 128.
 _MOST_NORMALIZED = 2**31 - 1
@@ -251,6 +251,15 @@ def _why_no_normalization(graph: GraphFormula) -> str | None:
     (operation,) = graph.operations
     x = spec_of(operation.value("xdesc"))
     scale = spec_of(operation.value("scale_desc"))
+    images = [
+        spec_of(operation.value(name))
+        for name in ("xdesc", "ydesc", "dydesc", "dxdesc")
+        if name in operation.attributes
+    ]
+    if any(not same_strides(x.shape, x.strides, image.strides) for image in images):
+        return "a normalisation of images in several layouts"
+    if span(x.shape, x.strides) != x.size:
+        return "a normalisation of images with gaps"
     if x.size > _MOST_NORMALIZED:
         return f"a normalisation of {x.size} values, more than {_MOST_NORMALIZED}"
     if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:

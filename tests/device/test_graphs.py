@@ -705,6 +705,48 @@ def test_normalisations_forward(handle: dnn.Handle, case: str, dtype: str) -> No
         near(result, expected, "normalisation", "float32")
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("family", ["layer", "rms", "instance"])
+def test_normalisations_of_views(handle: dnn.Handle, family: str, layout: str, dtype: str) -> None:
+    """cuDNN 9.19 refuses images with gaps beside a result without: a call copies them."""
+    shape, parameters, axes = NORMALIZATIONS[
+        "instance" if family == "instance" else "layer of images"
+    ]
+    strides = dnn.TensorSpec(shape, layout=layout).strides
+    gapped = (2 * strides[0], *strides[1:])  # every second image
+    centered = family != "rms"
+    operands = Operands(handle, dtype)
+    operands.add("x", shape, strides=gapped)
+    operands.add(
+        "scale", parameters, "float32", strides=dnn.TensorSpec(parameters, layout=layout).strides
+    )
+    if centered:
+        operands.add(
+            "bias", parameters, "float32", strides=dnn.TensorSpec(parameters, layout=layout).strides
+        )
+    host = {"bias": 0.0, **operands.host}
+    y, mean, inverse = normalization(**host, axes=axes, centered=centered)
+    forward = getattr(dnn, f"{family}_normalization_forward")
+    results = forward(handle, **operands.arrays, epsilon=1e-3, training=True)
+    near(results[0], y, "normalisation")
+    assert results[0].is_packed
+    assert results[0].spec.fits(layout)
+    with pytest.raises(dnn.ArgumentError, match=r"\bx is .*no gaps"):
+        forward.plan(handle, **{name: array.spec for name, array in operands.arrays.items()})
+    operands.add("dy", shape, strides=gapped)
+    gradients = normalization_gradients(
+        operands.host["dy"], host["x"], host["scale"], mean, inverse, axes, centered=centered
+    )
+    names = ("dy", "x", "scale")
+    statistics = results[1:]
+    backward = getattr(dnn, f"{family}_normalization_backward")
+    results = backward(handle, *(operands.arrays[name] for name in names), *statistics)
+    for result, gradient in zip(results, gradients, strict=False):
+        near(result, gradient, "normalisation gradients", dtype)
+    assert results[0].spec.fits(layout)
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("shape", [(30, 768, 1, 1), (6, 64, 1, 1), (9, 33, 1, 1)])
 def test_layer_normalisation_of_rows_with_a_small_deviation(

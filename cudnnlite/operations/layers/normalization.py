@@ -6,19 +6,68 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cudnnlite.arguments import one_of, real_number
+from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError
+from cudnnlite.devices.indexing import memory_axes_order
+from cudnnlite.errors import ArgumentError, CaptureError
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.operations.graph.function import GraphRequest, graph_operation
+from cudnnlite.operations.graph.function import GraphRequest, ResultT, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.normalization_types import (
     NormalizationFunction,
     RMSNormalizationFunction,
 )
+from cudnnlite.operations.layers.transform import transform_tensor
+from cudnnlite.plans.operands import use
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import span
+
+
+class NormalizationRequest(GraphRequest[ResultT]):
+    """The arguments of one normalisation, whose operands are copied if they have gaps.
+
+    cuDNN refuses images with gaps beside a result without.
+    """
+
+    def run(self) -> ResultT:
+        """Compute, by the plan that the handle keeps for calls of this kind."""
+        operands = [operand for operand in self._operands.values() if operand is not None]
+        if not all(isinstance(operand, DeviceArray) for operand in operands):
+            use(self._handle)
+            operands = self._view_operands()
+        if not all(operand.is_packed for operand in operands):
+            use(self._handle)
+            self._operands = {
+                name: operand if operand is None else _without_gaps(self._handle, operand, name)
+                for name, operand in self._operands.items()
+            }
+        return super().run()
+
+
+def _without_gaps(handle: Handle, array: DeviceArray, argument: str) -> DeviceArray:
+    """Return an array, or a copy without gaps whose axes have the same order in memory."""
+    if array.is_packed:
+        return array
+    try:
+        copy = arrays.empty(handle.device, handle.stream, _packed(array.spec))
+    except CaptureError as error:
+        raise CaptureError(
+            f"{argument} has gaps, and is copied at each call; a graph is recorded, and cannot have "
+            f"a copy: pass {argument}.copy()"
+        ) from error
+    return transform_tensor(handle, array, out=copy)
+
+
+def _packed(spec: TensorSpec) -> TensorSpec:
+    """Return the spec without gaps whose axes have the same order in memory."""
+    strides = [0] * spec.rank
+    step = 1
+    for axis in reversed(memory_axes_order(spec)):
+        strides[axis] = step
+        step *= spec.shape[axis]
+    return TensorSpec(spec.shape, spec.dtype, strides=strides)
 
 
 @NormalizationFunction
@@ -40,7 +89,8 @@ def layer_normalization_forward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     x : device array
-        ``(N, C, 1, 1)`` or any shape of rank 3 to 5; float16, bfloat16 or float32.
+        ``(N, C, 1, 1)`` or any shape of rank 3 to 5; float16, bfloat16 or float32.  cuDNN takes no
+        operands with gaps: each call copies them, and a plan refuses them.
     scale, bias : device array
         Of the rank of `x`: its size along the axes that are normalised, 1 along the others, the
         first among them.  float32, or of the data type of `x`; in the order in which `x` lies in
@@ -346,7 +396,7 @@ def _forward(
 ) -> GraphRequest[Any]:
     one_of(training, "training", True, False)
     statistics = ("inv_variance",) if mode == "RMS" else ("mean", "inv_variance")
-    return GraphRequest(
+    return NormalizationRequest(
         handle,
         f"{mode.lower()}_normalization_forward",
         forward_graph,
@@ -373,7 +423,7 @@ def _backward(
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inv_variance}
     if mode == "RMS":
         del operands["mean"]
-    return GraphRequest(
+    return NormalizationRequest(
         handle,
         f"{mode.lower()}_normalization_backward",
         backward_graph,
@@ -396,7 +446,7 @@ def forward_graph(
     result = graph.normalization_forward(
         mode, x, tensors["scale"], tensors.get("bias"), epsilon=epsilon, training=training
     )
-    graph.output("y", result.y, x.dtype, _strides_like(specs["x"]))
+    graph.output("y", result.y, x.dtype, specs["x"].strides)
     if result.mean is not None:
         graph.output("mean", result.mean)
     if result.inv_variance is not None:
@@ -419,17 +469,12 @@ def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
         tensors["inv_variance"],
         has_bias=mode != "RMS",
     )
-    graph.output("dx", result.dx, x.dtype, _strides_like(specs["x"]))
-    strides = _strides_like(specs["scale"])
+    graph.output("dx", result.dx, x.dtype, specs["x"].strides)
+    strides = specs["scale"].strides
     graph.output("dscale", result.dscale, scale.dtype, strides)
     if result.dbias is not None:
         graph.output("dbias", result.dbias, scale.dtype, strides)
     return graph
-
-
-def _strides_like(spec: TensorSpec) -> tuple[int, ...] | None:
-    """Return the strides of results in the layout of an operand; None for one with gaps."""
-    return spec.strides if span(spec.shape, spec.strides) == spec.size else None
 
 
 def _inputs(graph: Graph, specs: Mapping[str, TensorSpec]) -> dict[str, GraphTensor]:
@@ -442,6 +487,12 @@ def _inputs(graph: Graph, specs: Mapping[str, TensorSpec]) -> dict[str, GraphTen
 def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
     """Raise ArgumentError if parameters or statistics do not fit the input."""
     x, scale = specs["x"], specs["scale"]
+    for name, spec in specs.items():
+        if span(spec.shape, spec.strides) != spec.size:
+            raise ArgumentError(
+                f"{name} is {spec}; needed in a plan and a graph: no gaps (a call copies operands "
+                f"with gaps, {name}.copy() has none)"
+            )
     if not 3 <= x.rank <= 5:
         raise ArgumentError(f"x has shape {x.shape}; needed: rank 3 to 5, such as (N, C, 1, 1)")
     is_instance = mode == "INSTANCE"
