@@ -166,8 +166,8 @@ def errors_of(handle: dnn.Handle, case: Case) -> Iterator[tuple[int, bool, float
             plan()
             error = np.linalg.norm(result.numpy().astype(np.float64) - expected)
             index = configuration.engine.index
-            is_known = why_engine_is_wrong(index, data, configuration.version) is not None
-            yield index, is_known, float(error / np.linalg.norm(expected))
+            fault = why_engine_is_wrong(index, data, configuration.version)
+            yield index, fault is not None, float(error / np.linalg.norm(expected))
 
 
 def main(part: int = 0, parts: int = 1) -> None:
