@@ -1416,7 +1416,7 @@ def test_mixed_types_are_both_named(case: str) -> None:
 def test_float16_beside_bfloat16_behind_a_product(own_handle: dnn.Handle) -> None:
     """The emulated device has none of it, because no GPU was asked; the refusal names a remedy."""
     bias = spec(1, 1, 64, 64, dtype="bfloat16")
-    with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):
+    with pytest.raises(dnn.ArgumentError, match=r"^bias is bfloat16; .*: float16 or float32"):
         FORWARD.plan(own_handle, QUERIES, QUERIES, QUERIES, bias=bias)
     a, b, row = spec(1, 16, 32), spec(1, 32, 8), spec(1, 1, 8, dtype="bfloat16")
     with pytest.raises(dnn.NotSupportedError, match="served with bias as float32"):

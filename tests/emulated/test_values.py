@@ -1,6 +1,6 @@
 """Values that an H200 with cuDNN 9.19 computed where a formula does not say what is right.
 
-Infinities, NaN and grids far outside were recorded there; masked rows of attention with 9.28.
+Infinities, NaN and grids far outside were recorded there; masked rows of attention with 9.28, too.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ def batch_normalization_inference(
         The call is enqueued on its stream and is asynchronous.  The handle keeps the plan for the
         next call of the same kind.
     x : device array
-        ``(N, C, *spatial)``, or ``(N, C)``; float32, float64, float16 or bfloat16.
+        ``(N, C, *spatial)``, or ``(N, C)``; float32, float64, float16 or bfloat16.  An H200 takes
+        up to 65535 images, unless with mode="per_activation".
     scale, bias, mean, variance : device arrays
         ``(C,)`` or ``(1, C, 1, ...)``, or ``(1, C, *spatial)`` with mode="per_activation"; float64
         if `x` is float64, float32 otherwise.

@@ -237,7 +237,9 @@ def reduce_tensor(
     indices : bool or device array
         True: return ``(c, indices)``.  The indices are int32, shaped as c, and say where each
         minimum or maximum ("min", "max", "amax") is.  They count the values along the reduced axes,
-        the last axis fastest.  An int32 array instead of True is written in place.
+        the last axis fastest; the first NaN has the index where NaNs count.  Of values that are all
+        -infinity an H200 finds no maximum: the index is 2147483647 or -1.  An int32 array instead of
+        True is written in place.
     alpha, beta : float
         Host scalars: c = alpha * result + beta * c.  With beta = 0 `out` is not read.
     out : device array, optional
