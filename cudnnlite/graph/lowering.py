@@ -11,8 +11,12 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.node_attributes import CONFIGURATIONS, attributes_of, parse_any_dtype
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
-from cudnnlite.graph.records import Node, TensorRecord
+from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
+from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.layout import packed_strides as strides_of_layout
 
+_KINDS_OF_IMAGES = ("CONVOLUTION", "POINTWISE")
+_RANKS = (4, 5)  # of images
 _SCALARS = ("alpha", "beta", "alpha1", "alpha2")
 
 
@@ -67,6 +71,14 @@ def _scalar_type(node: Node) -> str:
     return "DOUBLE" if compute_type == "float64" else "FLOAT"
 
 
+def _has_images_with_channels_last(data: GraphData) -> bool:
+    """Whether a graph computes images, by convolutions or each value alone, with channels last."""
+    if not all(node.kind.startswith(_KINDS_OF_IMAGES) for node in data.nodes):
+        return False
+    images = [record for record in data.inputs.values() if len(record.shape) in _RANKS]
+    return bool(images) and images[0].spec.is_channels_last
+
+
 class _Lowering:
     """Adds operations to a native graph, with one tensor descriptor for each view of a tensor.
 
@@ -79,6 +91,7 @@ class _Lowering:
         self._native = native
         self._descriptors: dict[Any, BackendDescriptor] = {}
         self._last_uid = 0
+        self._is_channels_last = _has_images_with_channels_last(data)
 
     def add_operands(self) -> None:
         """Make the descriptors of tensors in memory first, in the order of the graph."""
@@ -130,7 +143,7 @@ class _Lowering:
         attributes: dict[str, Any] = {
             "data_type": DataType(record.dtype),
             "dimensions": record.shape,
-            "strides": record.strides,
+            "strides": self._strides(record),
             "unique_id": self._last_uid,
             "byte_alignment": ALIGNMENT,
             "is_virtual": not record.name,
@@ -141,6 +154,18 @@ class _Lowering:
             view_name = self._register_view(record.name)
             self._native.uids[view_name] = self._last_uid
         return self._native.make("TENSOR", **attributes)
+
+    def _strides(self, record: TensorRecord) -> Shape:
+        """Return the strides of a tensor; a virtual image has the layout of those in memory.
+
+        With channels first between images with channels last, the heuristics of cuDNN 9.19 name no
+        engine where an operand is an image, too: a residual that is added, and ReLU (H200).
+        """
+        is_by_default = record.strides == packed_strides(record.shape)
+        rank = len(record.shape)
+        if record.name or not is_by_default or not self._is_channels_last or rank not in _RANKS:
+            return record.strides
+        return strides_of_layout(record.shape, CHANNELS_LAST[rank])
 
     def _register_view(self, name: str) -> str:
         """Return a unique name for a view of a tensor in memory.
