@@ -177,12 +177,34 @@ def _why_attention_is_wrong(graph: GraphData) -> str | None:
     fault = why_strides_end_the_process(
         queries.strides, keys.strides, None if values is None else values.strides
     )
+    if fault is None and len(products) > 2:
+        fault = _why_shared_bias_is_wrong(graph)
     if fault is None:
         has_lengths = all(len(dict(node.reads)) > 2 for node in products)
         fault = why_masks_are_wrong(list(_mask_labels(graph)), has_lengths=has_lengths)
     if fault is None and values is not None and values.dtype == DataType.FLOAT:
         fault = why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
     return fault
+
+
+def _why_shared_bias_is_wrong(graph: GraphData) -> str | None:
+    """Return why gradients of attention would be wrong beside a bias, or None.
+
+    A bias of one step of queries is right in the forward pass alone (H200, 2026-11-29).
+    """
+    for node in graph.nodes:
+        if dict(node.attributes).get("mode") != "ADD":
+            continue
+        scores = graph.tensors[node.written_numbers[0]]
+        for number in node.read_numbers:
+            bias = graph.tensors[number]
+            if bias.name and bias.value is None and bias.shape[-2] != scores.shape[-2]:
+                return (
+                    f"{bias.name} has shape {bias.shape}; needed: {scores.shape[-2]} on axis -2, "
+                    "because cuDNN 9.19 computes gradients of attention wrongly beside a bias that "
+                    "the steps of q share"
+                )
+    return None
 
 
 def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) -> str | None:

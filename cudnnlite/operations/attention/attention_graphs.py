@@ -221,11 +221,6 @@ class _Attention:
         if "bias" not in self.inputs:
             raise ArgumentError("return_dbias=True needs a bias")
         bias = self.inputs["bias"]
-        if bias.shape[2:] != dscores.shape[2:]:
-            raise ArgumentError(
-                f"return_dbias=True with a bias of shape {bias.shape}; needed: "
-                f"(..., {dscores.shape[2]}, {dscores.shape[3]})"
-            )
         self.graph.output("dbias", self._add_up(dscores, bias.shape), bias.dtype)
 
     def _add_up(self, values: GraphTensor, shape: tuple[int, ...]) -> GraphTensor:

@@ -169,11 +169,11 @@ def scaled_dot_product_attention_backward(
     do : device array
         The gradient of o, of its shape and data type.
     scale, causal, bias, q_lengths, kv_lengths, window, dropout, seed, offset
-        The arguments of the forward call, unchanged.
+        The arguments of the forward call, unchanged.  A bias that all steps of q share is refused:
+        cuDNN 9.19 computes the gradients wrongly beside it.
     return_dbias : bool
         Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
-        9.0 on; cuDNN may have no engine for it.  The bias has all steps of q and k then, and q's
-        data type.
+        9.0 on; cuDNN may have no engine for it.  The bias has q's data type then.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional
