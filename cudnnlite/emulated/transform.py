@@ -20,7 +20,6 @@ from cudnnlite.problems import transform as declarations
 from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layers import TensorTransformSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST
 
 _DTYPES = (*FLOATS, DataType.INT8)
 _HALVES = {DataType.HALF, DataType.BFLOAT16}
@@ -54,15 +53,12 @@ def destroy(c_call: SimpleNamespace) -> None:
 
 
 def _why_conversion_refused(specs: Values, options: Values) -> str | None:
-    """Refuse to convert data types, except between packed tensors with channels first.
+    """Refuse to convert between float16 and bfloat16, and integers, as an H200 does.
 
-    No H200 was asked about others.
+    Floats may have any layouts and strides.
     """
     dtypes = {spec.dtype for spec in specs.values()}
-    if len(dtypes) == 1:
-        return None
-    is_packed = all(spec.fits(CHANNELS_FIRST[spec.rank]) for spec in specs.values())
-    if is_packed and dtypes <= {*FLOATS} and dtypes != _HALVES:
+    if len(dtypes) == 1 or (dtypes <= {*FLOATS} and dtypes != _HALVES):
         return None
     return f"from {specs['x']} to {specs['y']}"
 

@@ -44,6 +44,27 @@ def _check(specs: Any, options: Any) -> None:
         raise ArgumentError(f"beta={options['beta']!r} with padding or folding; allowed: 0")
 
 
+def _check_plain_copy(specs: Any, options: Any) -> None:
+    """Raise ArgumentError for a conversion to float64 that cuDNN 9.19 computes wrongly.
+
+    Its kernel for tensors with gaps, in two layouts, or of one pixel reads alpha and beta as double
+    if y is float64.  Its other kernel reads them as float if x is.  Which of them runs is cuDNN's
+    choice, so that no scalar would be right for both.  (H200: 12 of 12 random calls were wrong, and
+    of packed images in one layout 21 of 21 right.)
+    """
+    x, y = specs["x"], specs["y"]
+    if y.dtype != DataType.DOUBLE or x.dtype == DataType.DOUBLE:
+        return
+    is_in_one_layout = x.canonical.layout == y.canonical.layout != "strided"
+    if is_in_one_layout and max(x.shape[2:], default=1) > 1:
+        return
+    raise ArgumentError(
+        f"x is {x} and out is {y}: cuDNN 9.19 converts {dtype_name(x.dtype)} to float64 wrongly where "
+        "either has gaps, the layouts differ or images have one pixel; give packed images of more "
+        "pixels in one layout, as transform_tensor(x, layout=...) and reshape make them"
+    )
+
+
 TRANSFORM = Operation(
     "transform_tensor",
     "cudnnTransformTensor",
@@ -52,6 +73,7 @@ TRANSFORM = Operation(
     infer=lambda x: x,
     dtypes=_TENSOR_DTYPES,
     mixed=True,  # x and y may have different ones
+    check=_check_plain_copy,
 )
 EXTENDED = Operation(
     "transform_tensor_ex",

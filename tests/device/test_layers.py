@@ -5,6 +5,7 @@ Their other tests are in tests/device/test_operations.py.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers.refusals import refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.dtypes import numpy_dtype
 
 from .operation_samples import LAYOUTS, Case, spec_of
 from .problems import FLOATS, poisoned, random_values, upload
@@ -161,6 +163,46 @@ def test_a_transformation_converts(handle: dnn.Handle, dtype: str) -> None:
             continue
         y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
         np.testing.assert_array_equal(y.numpy().astype(np.float64), host / 2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layouts", [("last", "last"), ("first", "last"), ("strided", "first")])
+def test_a_transformation_converts_views(
+    handle: dnn.Handle, dtype: str, layouts: tuple[str, str]
+) -> None:
+    """To float64 cuDNN converts packed images of one layout alone; the others are refused."""
+    host = np.arange(-60, 60).reshape(2, 3, 4, 5) / 4  # which every type holds
+    spec = spec_of(host.shape, dtype, layouts[0])
+    x = upload(handle, spec, host.astype(numpy_dtype(spec.dtype)))
+    for other in FLOATS:
+        if {dtype, other} == {"float16", "bfloat16"}:
+            continue
+        out = handle.empty(spec_of(host.shape, other, layouts[1]))
+        if other == "float64" and dtype != other and layouts[0] != layouts[1]:
+            refuses(
+                dnn.ArgumentError,
+                f"converts {dtype} to float64 wrongly where .* the layouts differ",
+                lambda out=out: dnn.transform_tensor(handle, x, out=out),
+            )
+            continue
+        y = dnn.transform_tensor(handle, x, out=out)
+        np.testing.assert_array_equal(y.numpy().astype(np.float64), host)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 1), (2, 3, 1, 1)])
+def test_a_transformation_of_one_pixel_to_float64_is_refused(
+    handle: dnn.Handle, shape: tuple[int, ...]
+) -> None:
+    host = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    x = handle.array(host)
+    refuses(
+        dnn.ArgumentError,
+        "images have one pixel",
+        lambda: dnn.transform_tensor(handle, x, dtype="float64"),
+    )
+    row = x.reshape(1, 1, 1, host.size)
+    y = dnn.transform_tensor(handle, row, dtype="float64").reshape(shape)
+    np.testing.assert_array_equal(y.numpy(), host)
 
 
 def test_the_slope_at_a_kink(handle: dnn.Handle) -> None:

@@ -83,11 +83,6 @@ def check_row(row, status, error):
         ),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "int8"), "out": (2, 3, 4, 5)}, {}),
         ("transform_tensor", {"x": dnn.TensorSpec((2, 3, 4, 5), "uint8"), "out": (2, 3, 4, 5)}, {}),
-        (
-            "transform_tensor",
-            {"x": dnn.TensorSpec((2, 3, 4, 5), "float16", "NHWC"), "out": (2, 3, 4, 5)},
-            {},
-        ),
     ],
 )
 def test_what_no_row_covers_is_refused(name, operands, options):

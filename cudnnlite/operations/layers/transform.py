@@ -74,7 +74,8 @@ def transform_tensor(
         The layout of the result: "NCHW", "NHWC", ...; that of `out`, or of `x`, if not given.
     dtype : str, optional
         The dtype of the result; that of `out`, or of `x`, if not given.  cuDNN does not convert
-        between float16 and bfloat16.
+        between float16 and bfloat16, and to float64 only packed images of more than one pixel in
+        one layout.
     padding : sequence, optional
         For each axis the number of zeros to add at both ends, or a pair of numbers: zeros before
         and zeros behind.
