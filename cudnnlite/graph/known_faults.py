@@ -39,6 +39,9 @@ _WRITTEN_BYTES = 16
 # The engine that is wrong if a product of float32 is stored as another type
 # (`tools/record/layer_graphs.py`, "products").
 _ENGINE_OF_FLOAT32_RESULTS = 0
+# The engine that has activations behind a convolution with a bias built in, for any layouts.
+_ENGINE_OF_BUILT_IN_ACTIVATIONS = 0
+_CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
 
 
 class EngineFault(NamedTuple):
@@ -138,6 +141,11 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
                 "it computes a wrong gradient with channels first where an image of dy takes "
                 f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
             )
+    if engine != _ENGINE_OF_BUILT_IN_ACTIVATIONS and _fuses_several_layouts(graph):
+        return (
+            "it computes operations behind a convolution wrongly where x, w and y have channels first "
+            "and last; give them one layout"
+        )
     return None
 
 
@@ -147,6 +155,35 @@ def _has_operation(graph: GraphData, fault: EngineFault) -> bool:
         node.kind == fault.kind and dict(node.attributes).get("mode") == fault.mode
         for node in graph.nodes
     )
+
+
+def _fuses_several_layouts(graph: GraphData) -> bool:
+    """Whether a convolution in several layouts has more behind it than a bias and a ReLU.
+
+    Engines that are compiled for such a graph read x and w as if all had channels last: six random
+    calls on an H200 were wrong, and two of them by exactly the numbers of such a reading.
+    """
+    convolutions = [node for node in graph.nodes if node.kind == "CONVOLUTION_FORWARD"]
+    behind = [dict(node.attributes) for node in graph.nodes if node.kind == "POINTWISE"]
+    if not convolutions or not behind or _is_bias_and_relu(behind):
+        return False
+    operands = [_operand(graph, node, name) for node in convolutions for name in ("x", "w")]
+    images = [record for record in operands if record is not None and record.name]
+    images += graph.outputs.values()
+    layouts = {
+        has_channels_last(record.shape, record.strides)
+        for record in images
+        if record.shape[1] > 1 and max(record.shape[2:], default=1) > 1
+    }
+    return len(layouts) > 1
+
+
+def _is_bias_and_relu(operations: Sequence[Mapping[str, object]]) -> bool:
+    """Whether operations are additions, with a ReLU without clips behind them or without one."""
+    modes = [operation.get("mode") for operation in operations]
+    has_clips = any(operations[-1].get(name) is not None for name in _CLIPS_OF_RELU)
+    additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
+    return bool(additions) and {*additions} == {"ADD"}
 
 
 def _narrows_float32_product(graph: GraphData) -> bool:

@@ -118,6 +118,32 @@ def test_activations_by_name(handle: dnn.Handle, name: str, dtype: str, bias: bo
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("activation", ["gelu", "sigmoid", "elu", "relu"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_operands_in_several_layouts(
+    handle: dnn.Handle, activation: str, dtype: str, bias: bool
+) -> None:
+    """Results are right, or the call is refused: an H200's compiled engines read all as one layout."""
+    case = Case(handle, dtype=dtype, bias=bias)
+    for layouts in ("FFL", "LFL", "FLL", "LLF"):
+        x, w = (
+            upload(handle, dnn.TensorSpec(a.shape, dtype, "NCHW"), a.numpy()) if is_first else a
+            for a, is_first in zip(
+                case.operands, [layout == "F" for layout in layouts], strict=False
+            )
+        )
+        spec = dnn.TensorSpec(case.y.shape, dtype, "NCHW" if layouts[-1] == "F" else "NHWC")
+        out = poisoned(handle, spec)
+        try:
+            result = dnn.convolution_forward(
+                handle, x, w, case.conv, **case.options, epilogue=activation, out=out
+            )
+        except (dnn.NotSupportedError, dnn.BadParamError):
+            continue
+        case.check(result, ACTIVATIONS[activation](case.y))
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_functions_of_the_result(handle: dnn.Handle, name: str, dtype: str) -> None:
     """As one call, whose plan is kept, and as a plan."""

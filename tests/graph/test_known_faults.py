@@ -217,3 +217,33 @@ def test_a_plan_asks_for_the_version_of_the_engines(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(EmulatedApi, "engine_version", 92800)
         with pytest.raises(dnn.NotSupportedError, match="wrong variance of rows"):
             normalization("LAYER", training=True).plan(handle)
+
+
+@pytest.mark.parametrize("engine", [0, 7])
+@pytest.mark.parametrize("layouts", ["FFL", "LFL", "LLF", "FFF", "LLL"])
+@pytest.mark.parametrize("activation", ["gelu", "sigmoid", "relu"])
+def test_layouts_behind_which_activations_are_wrong(
+    activation: str, layouts: str, engine: int
+) -> None:
+    """x, w and y with channels first or last: engines that are compiled take all of them as last."""
+    names = {"F": "NCHW", "L": "NHWC"}
+    shapes = ((2, 3, 5, 6), (4, 3, 2, 2), (2, 4, 4, 5))
+    x, w, y = (
+        dnn.TensorSpec(shape, layout=names[letter])
+        for shape, letter in zip(shapes, layouts, strict=True)
+    )
+    bias = dnn.TensorSpec((1, 4, 1, 1))
+    problem = dnn.convolution_forward.problem(x, w, bias=bias, epilogue=activation, out=y)
+    reason = why_engine_is_wrong(engine, problem.graph, 91900)
+    if activation == "relu" or engine == 0 or len({*layouts}) == 1:
+        assert reason is None
+    else:
+        assert reason is not None
+        assert "give them one layout" in reason
+
+
+def test_images_of_one_channel_or_pixel_have_every_layout() -> None:
+    x, w, y = dnn.TensorSpec((2, 1, 5, 6)), dnn.TensorSpec((4, 1, 2, 2)), (2, 4, 4, 5)
+    out = dnn.TensorSpec(y, layout="NHWC")
+    problem = dnn.convolution_forward.problem(x, w, epilogue="gelu", out=out)
+    assert why_engine_is_wrong(7, problem.graph, 91900) is None
