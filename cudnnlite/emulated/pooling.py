@@ -124,4 +124,5 @@ def _shares(dy: Array, x: Array, pooling: PoolingSpec) -> Iterator[Array]:
         x = np.where(np.isnan(x), np.finfo(x.dtype).min, x)
     _, windows = _windows(x, pooling, -np.inf)
     maximum_taps = windows.reshape(*dy.shape, -1).argmax(-1)
-    yield from (dy * (maximum_taps == number) for number in numbers)
+    # Pixels that are not chosen get 0, also of an infinite gradient (seen on an H200).
+    yield from (np.where(maximum_taps == number, dy, 0) for number in numbers)

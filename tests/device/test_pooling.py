@@ -16,6 +16,7 @@ from oracles import HAS_TORCH
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
+from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs.frozen import from_plain, to_plain
 
 from .operation_samples import LAYOUTS, spec_of
@@ -179,6 +180,29 @@ def test_backward_is_the_slope_of_forward(
     dx = dnn.pooling_backward(handle, y, handle.array(dy), handle.array(x), pooling)
     slope = ((up - down) * dy).reshape(x.size, -1).sum(1) / (2 * step)
     assert_near(dx.numpy(), slope.reshape(x.shape), SLOPE, np.abs(dy).max())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MAXIMA)
+def test_an_infinite_gradient_is_that_of_its_maximum_alone(
+    handle: dnn.Handle, mode: str, layout: str, dtype: str
+) -> None:
+    pooling = pooling_of((2, 3), stride=(2, 3), mode=mode)
+    spec = spec_of((2, 3, 4, 6), dtype, layout)
+    host = np.random.default_rng(0).permutation(spec.size).reshape(spec.shape) - 70.0
+    blocks = host.reshape(2, 3, 2, 2, 2, 3)
+    y_host = blocks.max((3, 5))
+    dy_host = np.arange(1.0, y_host.size + 1).reshape(y_host.shape)
+    dy_host[0, 1, 1, 0], dy_host[1, 2, 0, 1] = np.inf, -np.inf
+    is_chosen = blocks == y_host[:, :, :, None, :, None]
+    expected = np.where(is_chosen, dy_host[:, :, :, None, :, None], 0).reshape(host.shape)
+    y, dy, x = (
+        upload(handle, spec_of(a.shape, dtype, layout), a.astype(numpy_dtype(spec.dtype)))
+        for a in (y_host, dy_host, host)
+    )
+    dx = dnn.pooling_backward(handle, y, dy, x, pooling, out=poisoned(handle, spec))
+    np.testing.assert_array_equal(dx.numpy().astype(np.float64), expected)
 
 
 @pytest.mark.parametrize("mode", MAXIMA)
