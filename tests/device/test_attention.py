@@ -144,7 +144,8 @@ class Case:
         # the size of the operands, and in 16 bits to that of the terms.
         size = 1.0
         if name == "bk" and self.dtype in ("float16", "bfloat16"):
-            size = float(self.leaves["bq"].grad.abs().max())
+            terms = self.leaves["bq" if "bq" in self.leaves else "wk"]
+            size = float(terms.grad.abs().max())
         assert_close(result, gradient, bound, magnitude=np.full(gradient.shape, size))
 
 

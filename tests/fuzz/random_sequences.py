@@ -173,9 +173,7 @@ class MultiHeadAttention(_Sequence):
         dtype, math = d.pick(("float32", "float16", "float64")), d.pick(("fma", "default"))
         projections = d.pick((*PROJECTIONS,))
         beam = d.pick((1, BEAM))
-        # The comparison needs a bias of queries beside one of keys.
-        may_have_bias = dtype != "float16" or "q_proj_size" in PROJECTIONS[projections]
-        spec = spec_of(projections, dtype, math, bias=may_have_bias and d.chance(0.5))
+        spec = spec_of(projections, dtype, math, bias=d.chance(0.5))
         limits: dict[str, Any] = {}
         if d.chance(0.5):
             limits["q_lengths"] = [d.integer(0, STEPS) for _ in range(BATCH * beam)]
