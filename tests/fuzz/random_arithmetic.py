@@ -170,8 +170,8 @@ def spatial_transformer_grid(d: Draw) -> Call:
     theta = d.operand("theta", (images[0], 2, 3), dtype, packed=True)
     spec = dnn.SpatialTransformerSpec(points)
     (values,) = reference_of("spatial_transformer_grid")(theta, transformer=spec)
-    (magnitude,) = reference_of("spatial_transformer_grid")(np.abs(theta), transformer=spec)
-    magnitude = np.abs(theta).sum(-1)[:, None, None] + 0 * magnitude
+    # Where these sums overflow, what is added first decides: `compare` leaves the values open.
+    magnitude = np.broadcast_to(np.abs(theta).sum(-1)[:, None, None], values.shape)
     # An infinity times a place that is nearly zero.
     unclear = ~np.isfinite(theta).all((1, 2))[:, None, None, None]
     expected = _packed(Expected(values, magnitude, dtype, open=unclear))
@@ -187,7 +187,7 @@ def spatial_transformer_grid_backward(d: Draw) -> Call:
     dgrid = d.operand("dgrid", (images[0], *points[2:], 2), dtype, packed=True)
     spec = dnn.SpatialTransformerSpec(points)
     (values,) = reference_of("spatial_transformer_grid_backward")(dgrid, transformer=spec)
-    magnitude = np.abs(dgrid).sum((1, 2))[..., None] + 0 * np.abs(values)
+    magnitude = np.broadcast_to(np.abs(dgrid).sum((1, 2))[..., None], values.shape)
     unclear = ~np.isfinite(dgrid).all((1, 2, 3))[:, None, None]
     expected = _packed(Expected(values, magnitude, dtype, open=unclear))
     return Call(d, "spatial_transformer_grid_backward", [expected], {"transformer": points})

@@ -126,7 +126,11 @@ class RecurrentNetwork(_Sequence):
         else:
             result = dnn.rnn_forward(d.handle, spec, ours, *operands, **options)
         chain = steps * shape["num_layers"]
-        bound = 3 * rnn_bound(dtype, spec.math_type, "STANDARD", cell, chain)
+        # PERSIST_STATIC_SMALL_H, which is chosen for most, has a fast tanh: off by up to 9.6e-6 in
+        # float32 (H200, cuDNN 9.19, 2026-11-29).
+        (row,) = dnn.rnn_forward.heuristic(d.handle, spec, ours, *operands, **options)
+        algorithm = row.algorithm.name
+        bound = 3 * rnn_bound(dtype, spec.math_type, algorithm, cell, chain)
         least = 1.0 if dtype in ("float16", "bfloat16") else 0.5
         _near("y", result.y, _laid_out(expected.y, layout, lengths), bound, least)
         _near("hy", result.hy, expected.hy, bound, least)
@@ -137,7 +141,7 @@ class RecurrentNetwork(_Sequence):
         of_states = dnn.rnn_backward_data(
             d.handle, result.reserve, d.handle.array(_laid_out(dy, layout, lengths), dtype=dtype)
         )
-        bound = rnn_bound(dtype, spec.math_type, "STANDARD", cell, chain, gradient=True)
+        bound = rnn_bound(dtype, spec.math_type, algorithm, cell, chain, gradient=True)
         least = 0.5
         _near("dx", of_states.dx, _laid_out(gradients.dx, layout, lengths), 3 * bound, least)
         _near("dhx", of_states.dhx, gradients.dhx, 3 * bound, least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from cudnnlite.plans.function import OperationFunction
 from fuzz import random_calls
 from fuzz.random_calls import BEHIND_OTHERS, GENERATORS, Caller, Report
 from fuzz.random_comparison import Expected, WrongError, compare
+from fuzz.random_draw import Draw
 
 SEED, CALLS = 55, 250
 OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
@@ -100,6 +102,74 @@ def test_what_is_too_large_for_the_data_type(got: float, is_right: bool):
         return
     with pytest.raises(WrongError, match="y: "):
         compare(result, expected, [result])
+
+
+@pytest.fixture
+def emulated():
+    with dnn.Handle(EmulatedDevice(6, capacity="256 MiB")) as handle:
+        yield handle
+
+
+def drawn(handle: dnn.Handle, name: str, kind: str) -> Iterator[tuple[Any, Expected]]:
+    """Yield calls of an operation with values of one size, and what they should write."""
+    for index in range(40):
+        draw = Draw(handle, SEED, index)
+        draw.kind = kind
+        with np.errstate(all="ignore"):
+            call = GENERATORS[name](draw)
+        if not draw.wrong:
+            yield call, call.results[0]
+
+
+def running_sums(x: Any, norm: dnn.LRNSpec) -> Any:
+    """Return an LRN whose sums go from channel to channel, as an H200's kernel has them."""
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    squares, channels = x.astype(wide) ** 2, x.shape[1]
+    before, behind = (norm.n - 1) // 2, norm.n // 2
+    total, sums = squares[:, :behind].sum(1, dtype=wide), np.empty_like(squares)
+    for channel in range(channels):
+        if channel + behind < channels:
+            total = total + squares[:, channel + behind]
+        if channel > before and norm.n > 1:
+            total = total - squares[:, channel - before - 1]
+        sums[:, channel] = total if norm.n > 1 else squares[:, channel]
+    return x.astype(wide) * (norm.k + norm.alpha / norm.n * sums) ** wide(-norm.beta)
+
+
+def test_running_sums_over_channels_are_right(emulated):
+    compared = 0
+    for call, expected in drawn(emulated, "lrn_forward", "largest"):
+        x = call.draw.operands["x"].host
+        with np.errstate(all="ignore"):
+            result = running_sums(x, call.options["norm"]).astype(x.dtype)
+            compare(result, expected, call.draw.hosts)
+        compared += not np.all(expected.open)
+    assert compared > 20
+
+
+@pytest.mark.parametrize("kind", ["tiny", "normal"])
+def test_the_exponential_function_minus_one_is_right(emulated, kind):
+    compared = 0
+    for call, expected in drawn(emulated, "activation_forward", kind):
+        activation, x = call.options["activation"], call.draw.operands["x"].host
+        if activation.mode.name == "ELU":
+            wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+            y = np.where(wide > 0, wide, wide.dtype.type(activation.coef) * (np.exp(wide) - 1))
+            compare(y.astype(x.dtype), expected, call.draw.hosts)
+            compared += 1
+    assert compared
+
+
+@pytest.mark.parametrize(
+    "name", ["spatial_transformer_grid", "spatial_transformer_grid_backward", "convolution_forward"]
+)
+def test_sums_that_overflow_are_open(emulated, name):
+    """An order of additions may overflow where another does not."""
+    for call, expected in drawn(emulated, name, "largest"):
+        if "float64" in {host.dtype.name for host in call.draw.hosts}:
+            dtype = call.draw.hosts[0].dtype
+            result = np.nan_to_num(expected.values, nan=0.0, posinf=1.0, neginf=1.0)
+            compare(result.astype(dtype), expected, call.draw.hosts)
 
 
 @pytest.mark.processes
