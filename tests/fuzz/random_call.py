@@ -33,6 +33,10 @@ class Call:
         Methods that are called before, now and then.
     out : bool
         Whether there is an argument `out`.
+    in_place : set of str
+        Operands that are written.
+    updated : mapping
+        What is written to operands, by name, beside the results.
     """
 
     draw: Draw
@@ -43,6 +47,7 @@ class Call:
     ways: tuple[str, ...] = ()
     out: bool = True
     in_place: frozenset[str] = frozenset()
+    updated: Mapping[str, Expected] = field(default_factory=dict)
     verbs: tuple[str, ...] = ()
     verb: str = "call"
 
@@ -73,6 +78,8 @@ class Call:
             raise WrongError(f"{len(arrays)} results instead of {len(results)}")
         for array, expected in zip(arrays, results, strict=False):
             compare(array.numpy(), expected, draw.hosts)
+        for name, expected in self.updated.items():
+            compare(operands[name].numpy(), expected, draw.hosts)
         self._check_gaps(outs or [])
         self._check_operands(operands)
 

@@ -32,6 +32,8 @@ class Expected:
         Where nothing is said about the values.
     layout : TensorSpec, optional
         If the result can only lie so.
+    is_exact : bool
+        Whether integers are no rounded numbers.
     """
 
     values: Array
@@ -44,6 +46,7 @@ class Expected:
     name: str = "y"
     factor: float = 1.0
     floor: Array | float = 0.0
+    is_exact: bool = False
 
 
 class WrongError(AssertionError):
@@ -83,7 +86,7 @@ def compare(result: Array, expected: Expected, hosts: Sequence[Array]) -> None:
         sizes = np.where(np.isfinite(values), np.abs(values), 0.0)
         terms = np.where(np.isfinite(values), magnitude, 0.0)
         allowed = relative * terms + output_bound * sizes + tiny + expected.floor
-        allowed = allowed + (1.001 if dtype.kind in "iub" else 0.0)
+        allowed = allowed + (1.001 if dtype.kind in "iub" and not expected.is_exact else 0.0)
         open_places = np.broadcast_to(expected.open, values.shape) | is_nan
         open_places = open_places | (np.isfinite(values) & (magnitude > computed_limit / 16))
         are_finite = all(np.isfinite(wide(host)).all() for host in hosts)

@@ -24,6 +24,16 @@ POOLING = (
 )
 
 
+def _windows_of(size: int, taps: int, pads: tuple[int, int], step: int, *, ceil_mode: bool) -> int:
+    """Return how many windows an axis has."""
+    room = size + sum(pads) - taps
+    if not ceil_mode:
+        return room // step + 1
+    count = -(-room // step) + 1
+    # The last window begins in the image, or in the padding before it.
+    return count - ((count - 1) * step >= size + pads[0])
+
+
 class _Pooling:
     """A pooling that fits images, and the windows of its results."""
 
@@ -40,11 +50,22 @@ class _Pooling:
             uneven = rank == 2 and d.chance(0.05) and low + 1 < taps
             self.pads.append((low, low + uneven))
         padding = tuple(low if low == high else (low, high) for low, high in self.pads)
+        # An average that counts padding has no last window that reaches beyond it.
+        is_plain = self.mode != "average_count_include_padding" or not any(map(any, self.pads))
+        is_even = all(low == high for low, high in self.pads)
+        ceil_mode = is_plain and is_even and d.chance(0.15)
         self.spec = dnn.PoolingSpec(
-            self.window, padding=padding, stride=self.stride, mode=self.mode
+            self.window,
+            padding=padding,
+            stride=self.stride,
+            mode=self.mode,
+            ceil_mode=ceil_mode,
         )
+        self.counts_padding = self.mode == "average_count_include_padding" and not ceil_mode
         axes = zip(images[2:], self.window, self.pads, self.stride, strict=True)
-        self.out = tuple((size + sum(pads) - w) // s + 1 for size, w, pads, s in axes)
+        self.out = tuple(
+            _windows_of(size, w, pads, s, ceil_mode=ceil_mode) for size, w, pads, s in axes
+        )
 
     def windows(self) -> Iterator[tuple[Shape, Any]]:
         """Yield the places of outputs, and the slices of images beneath them."""
@@ -59,9 +80,25 @@ class _Pooling:
 
     def count(self, window: Array) -> float:
         """Return what sums of a window are divided by."""
-        if self.mode == "average_count_include_padding":
+        if self.counts_padding:
             return float(np.prod(self.window))
         return float(np.prod(window.shape[2:]))
+
+    def places(self, x: Array) -> Array:
+        """Return the place of the maximum within each window, row by row, padding included."""
+        places = np.empty((*x.shape[:2], *self.out))
+        for place, window in self.windows():
+            first = [
+                at * step - low
+                for at, step, (low, _) in zip(place[2:], self.stride, self.pads, strict=True)
+            ]
+            values = x[window].reshape(*x.shape[:2], -1)
+            in_image = np.unravel_index(values.argmax(-1), x[window].shape[2:])
+            in_window = [
+                index + max(-start, 0) for index, start in zip(in_image, first, strict=True)
+            ]
+            places[place] = np.ravel_multi_index(in_window, self.window)
+        return places
 
     def forward(self, x: Array) -> tuple[Array, Array, Array]:
         """Return results, their magnitudes, and where nothing is said of them."""
@@ -101,11 +138,12 @@ def pooling_with_indices_forward(d: Draw) -> Call:
         y, magnitude, dtype, "copy", open=unclear, spec=dnn.TensorSpec(y.shape, dtype, "NHWC")
     )
     indices = Expected(
-        np.zeros(y.shape),
+        pooling.places(x),
         None,
         "int32",
-        open=True,
+        open=unclear,
         name="indices",
+        is_exact=True,
         spec=dnn.TensorSpec(y.shape, "int32", "NHWC"),
     )
     options = {"pooling": pooling.spec}

@@ -10,7 +10,7 @@ from graph_oracles import normalization_gradients
 from samples import reference_of
 
 import cudnnlite as dnn
-from fuzz.random_call import Call
+from fuzz.random_call import Call, blended
 from fuzz.random_comparison import Expected
 from fuzz.random_convolutions import WITHOUT_BFLOAT16
 from fuzz.random_draw import Array, Draw, Shape, dtype_of
@@ -205,21 +205,26 @@ def batch_normalization_training(d: Draw) -> Call:
     ]  # fmt: skip
     call = Call(d, "batch_normalization_training", results, options)
     if d.chance(0.5) and count > 1:
-        _averaged(d, call, statistics, wide, mean, variance * count / (count - 1))
+        of_mean = Expected(mean, largest, wide, name="running_mean")
+        unbiased = count / (count - 1)
+        floor = 4 * of_variance * unbiased
+        _average(d, call, of_mean, Expected(variance * unbiased, None, wide, floor=floor))
     if is_fused:
         call.verbs = ("call",)
     return call
 
 
-def _averaged(
-    d: Draw, call: Call, statistics: Shape, wide: str, mean: Array, variance: Array
-) -> None:
+def _average(d: Draw, call: Call, mean: Expected, variance: Expected) -> None:
     """Let a call update running statistics too."""
     momentum = d.pick((0.1, 1.0, 0.0))
     call.options = {**call.options, "momentum": momentum}
-    d.operand("running_mean", statistics, wide, packed=True)
-    d.operand("running_var", statistics, wide, packed=True, positive=True)
-    call.in_place = frozenset({"running_mean", "running_var"})
+    expected = {"running_mean": mean, "running_var": variance}
+    for name, now in expected.items():
+        shape, dtype = now.values.shape, now.dtype
+        old = d.operand(name, shape, dtype, packed=True, positive=name == "running_var")
+        now.name = name
+        expected[name] = blended(now, momentum, 1 - momentum, old)
+    call.updated, call.in_place = expected, frozenset(expected)
 
 
 def batch_normalization_backward(d: Draw) -> Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,27 @@ def test_what_is_too_large_for_the_data_type(got: float, is_right: bool):
         return
     with pytest.raises(WrongError, match="y: "):
         compare(result, expected, [result])
+
+
+def test_indices_are_compared_exactly():
+    result = np.array([2, 3], np.int32)
+    compare(result, Expected(np.array([2.0, 4.0])), [result])  # a rounded number
+    with pytest.raises(WrongError, match="indices: "):
+        expected = Expected(np.array([2.0, 4.0]), name="indices", is_exact=True)
+        compare(result, expected, [result])
+
+
+def test_statistics_that_a_call_updates_are_compared(emulated):
+    compared = 0
+    for call, _ in drawn(emulated, "batch_normalization_training", "normal"):
+        if not call.updated or call.options.get("momentum") == 0.0:
+            continue
+        expected = call.updated["running_mean"]
+        call.updated = {"running_mean": replace(expected, values=expected.values + 1)}
+        with pytest.raises((WrongError, dnn.errors.CudnnliteError)) as raised:
+            call.run()
+        compared += isinstance(raised.value, WrongError)
+    assert compared
 
 
 @pytest.fixture
