@@ -160,8 +160,8 @@ def _has_operation(graph: GraphData, fault: EngineFault) -> bool:
 def _fuses_several_layouts(graph: GraphData) -> bool:
     """Whether a convolution in several layouts has more behind it than a bias and a ReLU.
 
-    Engines that are compiled for such a graph read x and w as if all had channels last: six random
-    calls on an H200 were wrong, and two of them by exactly the numbers of such a reading.
+    Then x and w were read as if all had channels last (H200): of six random calls that were wrong,
+    three had exactly the numbers of such a reading.
     """
     convolutions = [node for node in graph.nodes if node.kind == "CONVOLUTION_FORWARD"]
     behind = [dict(node.attributes) for node in graph.nodes if node.kind == "POINTWISE"]

@@ -108,9 +108,9 @@ def test_what_is_too_large_for_the_data_type(got: float, is_right: bool):
 def test_indices_are_compared_exactly():
     result = np.array([2, 3], np.int32)
     compare(result, Expected(np.array([2.0, 4.0])), [result])  # a rounded number
+    indices = Expected(np.array([2.0, 4.0]), name="indices", is_exact=True)
     with pytest.raises(WrongError, match="indices: "):
-        expected = Expected(np.array([2.0, 4.0]), name="indices", is_exact=True)
-        compare(result, expected, [result])
+        compare(result, indices, [result])
 
 
 def test_statistics_that_a_call_updates_are_compared(emulated):
