@@ -279,6 +279,8 @@ WRONG_GRAPH = 0.1
 # of the call.  "product" is for what tensor cores multiply, float32 in TF32.
 ELEMENT_BOUNDS = {
     "copy": {"float64": 0.0, "float32": 0.0, "float16": 0.0, "bfloat16": 0.0},
+    # A copy into float64, whose factors are float32.
+    "widened copy": {"float64": 0.0, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6},
     "layer": {"float64": 1e-12, "float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2},
     "product": {"float64": 1e-12, "float32": 3e-3, "float16": 4e-3, "bfloat16": 3e-2},
 }

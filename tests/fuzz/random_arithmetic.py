@@ -140,7 +140,8 @@ def transform_tensor(d: Draw) -> Call:
         options["layout"] = {3: "NWC", 4: "NHWC", 5: "NDHWC"}[len(images)]
     elif d.wrong:
         result = dtype_name(d.operands["x"].spec.dtype) if d.operands["x"].spec else dtype
-    expected = Expected(x, None, result, "copy")
+    kind = "widened copy" if result == "float64" else "copy"
+    expected = Expected(x, None, result, kind)
     return Call(d, "transform_tensor", [expected], options, True)
 
 
