@@ -60,6 +60,12 @@ def mode_of(operation: BackendObject) -> PointwiseMode:
     return PointwiseMode(operation.value("pw_descriptor").value("mode"))
 
 
+def result_of(operation: BackendObject) -> BackendObject:
+    """Return the tensor that an "OPERATION_POINTWISE" writes."""
+    tensor: BackendObject = operation.value("dxdesc") or operation.value("ydesc")
+    return tensor
+
+
 def operands_of_mode(mode: PointwiseMode) -> set[str]:
     """Return the attributes of the tensors that a pointwise operation needs."""
     if mode.name.endswith("_BWD"):
@@ -120,7 +126,7 @@ def is_classical(operations: Sequence[BackendObject]) -> bool:
     """
     if not operations:
         return True
-    y = operations[-1].value("ydesc")
+    y = result_of(operations[-1])
     for operation in operations:
         mode, pointwise = mode_of(operation), operation.value("pw_descriptor")
         b, result = operation.value("bdesc"), operation.value("ydesc")
@@ -168,7 +174,7 @@ class FusedConvolution(NamedTuple):
     @property
     def y(self) -> TensorSpec:
         """The result of the last operation."""
-        return spec_of(self.chain[-1].value("ydesc"))
+        return spec_of(result_of(self.chain[-1]))
 
 
 def why_no_fused_engine(

@@ -17,12 +17,19 @@ from cudnnlite.graph.records import Node, Shape
 _BUILT_IN = 0  # the engine whose epilogues are compiled into the library
 _CLIPS = frozenset({"relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope"})
 _CONVOLUTION, _PRODUCT, _POINTWISE = "CONVOLUTION_FORWARD", "MATMUL", "POINTWISE"
+_NORMALIZATION = "NORM_FORWARD"
 WhyWrong = Callable[[Shape, Shape], "str | None"]
 
 
 def why_chain_is_wrong(graph: GraphData) -> str | None:
-    """Return why pointwise operations, alone or behind a convolution, would be wrong, or None."""
+    """Return why pointwise operations, alone or behind others, would be wrong, or None."""
     kinds = {node.kind for node in graph.nodes}
+    modes = {dict(node.attributes).get("mode") for node in graph.nodes}
+    if _NORMALIZATION in kinds and "RELU_BWD" in modes:
+        return (
+            "cuDNN 9.19 ends the process when it is asked for RELU_BWD behind a normalisation; "
+            "compute it by a graph of its own"
+        )
     why_operand_is_wrong: WhyWrong | None = None
     if kinds == {_POINTWISE}:
         why_operand_is_wrong = why_operand_alone_is_wrong

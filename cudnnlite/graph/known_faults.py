@@ -19,6 +19,7 @@ from cudnnlite.graph.chain_faults import (
     why_outputs_of_attention_are_wrong,
 )
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.operand_strides import why_strides_are_wrong
 from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
@@ -42,6 +43,8 @@ _ENGINE_OF_FLOAT32_RESULTS = 0
 # The engine that has activations behind a convolution with a bias built in, for any layouts.
 _ENGINE_OF_BUILT_IN_ACTIVATIONS = 0
 _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
+# The engine that writes 0 where a convolution is below the smallest float16.
+_ENGINE_OF_LOST_OVERFLOWS = 47
 
 
 class EngineFault(NamedTuple):
@@ -104,11 +107,14 @@ def why_wrong(graph: GraphData) -> str | None:
         if fault is not None:
             return fault
     if not is_attention(graph):
-        return why_chain_is_wrong(graph) or why_types_are_wrong(graph)
+        return (
+            why_chain_is_wrong(graph) or why_types_are_wrong(graph) or why_strides_are_wrong(graph)
+        )
     return (
         why_outputs_of_attention_are_wrong(graph)
         or why_types_are_wrong(graph)
         or _why_attention_is_wrong(graph)
+        or why_strides_are_wrong(graph)
     )
 
 
@@ -124,6 +130,8 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
             return known.why
     if engine == _ENGINE_OF_FLOAT32_RESULTS and _narrows_float32_product(graph):
         return "it writes no numbers where a product of float32 has a result of another type"
+    if engine == _ENGINE_OF_LOST_OVERFLOWS and _convolves_to_float16(graph):
+        return "it writes 0 instead of -inf where a convolution is below the smallest float16"
     fault = why_epilogue_is_wrong(engine, graph)
     if fault is not None:
         return fault
@@ -184,6 +192,10 @@ def _is_bias_and_relu(operations: Sequence[Mapping[str, object]]) -> bool:
     has_clips = any(operations[-1].get(name) is not None for name in _CLIPS_OF_RELU)
     additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
     return bool(additions) and {*additions} == {"ADD"}
+def _convolves_to_float16(graph: GraphData) -> bool:
+    """Whether a graph has a convolution, and a result of float16."""
+    has_float16 = any(y.dtype == DataType.HALF for y in graph.outputs.values())
+    return has_float16 and any(node.kind == "CONVOLUTION_FORWARD" for node in graph.nodes)
 
 
 def _narrows_float32_product(graph: GraphData) -> bool:

@@ -173,7 +173,8 @@ def scaled_dot_product_attention_backward(
         cuDNN 9.19 computes the gradients wrongly beside it.
     return_dbias : bool
         Whether the gradient of `bias` is returned too.  NVIDIA documents it from compute capability
-        9.0 on; cuDNN may have no engine for it.  The bias has q's data type then.
+        9.0 on; cuDNN may have no engine for it.  The bias has q's data type then, and the steps of
+        k are neighbours in memory.
     out : tuple of device arrays, optional
         dq, dk and dv, and dbias with `return_dbias`, written in place; new arrays if not given.
     workspace_limit : int or str, optional

@@ -61,7 +61,8 @@ def matmul(
     bias : device array, optional
         ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
         for each of it, as NumPy broadcasts them.  If there are several batch axes, it has all of
-        them, or ones.  float16, bfloat16 or float32, or a float8 type that `a` or `b` has.
+        them, or ones.  float16, bfloat16 or float32, or a float8 type that `a` or `b` has.  Its
+        rows, or its columns, must be packed: kernels read others wrongly.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh", "elu" or "mish".
@@ -80,7 +81,7 @@ def matmul(
         float16 and bfloat16 are exact on tensor cores, too; for true float32 a convolution with
         filters of one tap is a product.
     out : device array, optional
-        y, written in place; a new array if not given.
+        y, written in place; a new array if not given.  Its rows, or its columns, must be packed.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 

@@ -53,7 +53,7 @@ def matmul_backward_a(
     dtype : dtype, optional
         Of da; that of `dy` if not given, float32 if that is float8.
     out : device array, optional
-        da, written in place; a new array if not given.
+        da, written in place, of packed rows or columns; a new array if not given.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def matmul_backward_b(
     dtype : dtype, optional
         Of db; that of `dy` if not given, float32 if that is float8.
     out : device array, optional
-        db, written in place; a new array if not given.
+        db, written in place, of packed rows or columns; a new array if not given.
 
     Returns
     -------

@@ -1,0 +1,141 @@
+"""Strides of operands and outputs that cuDNN takes, while its kernels compute with others.
+
+Found on an H200 with cuDNN 9.19 (2026-11-29) by `tests/fuzz/random_calls.py`: of the calls that
+these rules refuse, each one that cuDNN served was wrong, or lost the context by a misaligned
+address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.operand_types import behind_products, is_attention
+from cudnnlite.graph.records import Node, Shape, TensorRecord
+from cudnnlite.specs.layout import CHANNELS_LAST
+
+_PRODUCT, _CONVOLUTION, _POINTWISE = "MATMUL", "CONVOLUTION_FORWARD", "POINTWISE"
+_BUILT_IN = frozenset({"RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "ELU_FWD"})
+
+
+def why_strides_are_wrong(graph: GraphData) -> str | None:
+    """Return which tensor in memory would be read or written in other strides, or None."""
+    kinds = {node.kind for node in graph.nodes}
+    if is_attention(graph):
+        return _why_keys_are_wrong(graph)
+    if _PRODUCT in kinds:
+        return _why_matrices_are_wrong(graph)
+    if kinds == {_CONVOLUTION, _POINTWISE}:
+        return _why_images_are_wrong(graph)
+    return None
+
+
+def is_packed_matrix(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements of a row, or those of a column, are neighbours in each matrix.
+
+    Kernels have one stride, that between rows or between columns.  One column may have any, if it
+    is no smaller than that of the axis of size 1.
+    """
+    rows, columns = shape[-2:]
+    if columns == 1:
+        return rows == 1 or strides[-2] == 1 or strides[-1] <= strides[-2]
+    return strides[-1] == 1 or (rows > 1 and strides[-2] == 1)
+
+
+def _why_matrices_are_wrong(graph: GraphData) -> str | None:
+    """Return which operand behind a product, or which result, has no packed rows or columns."""
+    behind = behind_products(graph)
+    for node in graph.nodes:
+        is_behind = not behind.isdisjoint(node.read_numbers)
+        if node.kind == _POINTWISE and is_behind:
+            numbers: Iterable[int] = (*node.read_numbers, *node.written_numbers)
+        elif node.kind == _PRODUCT:
+            numbers = node.written_numbers
+        else:
+            continue
+        for record in _in_memory(graph, numbers):
+            if len(record.shape) > 1 and not is_packed_matrix(record.shape, record.strides):
+                return (
+                    f"cuDNN 9.19 takes the rows or the columns of {record.name} beside a product "
+                    f"for packed ones; its strides are {record.strides}: give a packed array"
+                )
+    return None
+
+
+def _why_keys_are_wrong(graph: GraphData) -> str | None:
+    """Return why k may not have such strides where attention has the gradient of its bias.
+
+    The kernel that multiplies the gradient of the scores by k takes k for a packed array.
+    """
+    products = [node for node in graph.nodes if node.kind == _PRODUCT]
+    if len(products) <= 2 or not _has_bias_gradient(graph):
+        return None
+    (number,) = dict(products[0].reads)["bdesc"]
+    k_transposed = graph.tensors[number]
+    size, steps = k_transposed.shape[-2:]
+    step = k_transposed.strides[-1]
+    if steps == 1 or step == size:
+        return None
+    return (
+        f"cuDNN 9.19 computes the gradient dq wrongly beside that of a bias where the steps of "
+        f"{k_transposed.name} are no neighbours in memory: they are {step} elements apart, needed: "
+        f"{size}; give a packed array"
+    )
+
+
+def _has_bias_gradient(graph: GraphData) -> bool:
+    """Whether scores of an attention, or their sums, are an output."""
+    products = {
+        number for node in graph.nodes if node.kind == _PRODUCT for number in node.written_numbers
+    }
+    behind = behind_products(graph)
+    return any(
+        node.kind == "REDUCTION"
+        and products.isdisjoint(node.read_numbers)
+        and not behind.isdisjoint(node.read_numbers)
+        and any(_in_memory(graph, node.written_numbers))
+        for node in graph.nodes
+    )
+
+
+def _why_images_are_wrong(graph: GraphData) -> str | None:
+    """Return why images and filters may not lie so where operations are behind a convolution.
+
+    Kernels that are compiled for the operations read packed images with channels last alone.  A
+    bias, with one of four activations or none, has other kernels, too.
+    """
+    first, *others = graph.nodes
+    if first.kind != _CONVOLUTION or _is_built_in(graph, others):
+        return None
+    outputs = graph.outputs.values()
+    if not all(map(_is_channels_last, outputs)):
+        return None  # cuDNN refuses these
+    for record in _in_memory(graph, first.read_numbers):
+        if not _is_channels_last(record):
+            layout = CHANNELS_LAST.get(len(record.shape), "channels last")
+            return (
+                f"cuDNN 9.19 reads {record.name} as packed with channels last where such "
+                f"operations are behind a convolution; its strides are {record.strides}: give "
+                f"layout={layout!r}, as that of the result"
+            )
+    return None
+
+
+def _is_channels_last(record: TensorRecord) -> bool:
+    rank = len(record.shape)
+    return rank in CHANNELS_LAST and record.spec.fits(CHANNELS_LAST[rank])
+
+
+def _is_built_in(graph: GraphData, chain: list[Node]) -> bool:
+    """Whether operations behind a convolution are the addition of a bias, and an activation."""
+    modes = [dict(node.attributes).get("mode") for node in chain]
+    if modes[:1] != ["ADD"] or len(modes) > 2 or not _BUILT_IN.issuperset(modes[1:]):
+        return False
+    biases = _in_memory(graph, chain[0].read_numbers)
+    return all(max(bias.shape[2:]) == 1 for bias in biases if len(bias.shape) > 2)
+
+
+def _in_memory(graph: GraphData, numbers: Iterable[int]) -> list[TensorRecord]:
+    """Return those of the tensors that are in device memory."""
+    records = [graph.tensors[number] for number in numbers]
+    return [record for record in records if record.name and record.value is None]

@@ -1,0 +1,207 @@
+"""Strides that cuDNN computes wrongly with are refused by the tensor's name, before it is asked.
+
+The rows are random calls on an H200 with cuDNN 9.19 (2026-11-29), by `tests/fuzz/random_calls.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from device.problems import poisoned
+
+import cudnnlite as dnn
+from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
+
+UNPACKED_RESULTS = [
+    ((2, 32, 1), (864, 3, 96)),
+    ((1, 16, 16), (1728, 3, 72)),
+    ((1, 16, 40), (1440, 80, 2)),
+    ((8, 2), (6, 3)),
+    ((1, 3, 8, 40), (960, 1, 120, 3)),
+]
+# The result of one column of the last row was right on the H200, the first two rows are usual.
+PACKED_RESULTS = [
+    ((2, 8, 24), (288, 36, 1)),
+    ((2, 8, 24), (240, 1, 10)),
+    ((3, 8, 1), (72, 9, 1)),
+    ((2, 2, 1), (20, 2, 2)),
+]
+
+
+def operands_of(shape: tuple[int, ...], handle: dnn.Handle) -> list[dnn.DeviceArray]:
+    """Return two operands whose product has a shape."""
+    rng = np.random.default_rng(1)
+    shapes = ((*shape[:-1], 8), (*shape[:-2], 8, shape[-1]))
+    return [handle.array(rng.integers(-2, 3, each).astype(np.float32)) for each in shapes]
+
+
+@pytest.mark.parametrize(("shape", "strides"), UNPACKED_RESULTS)
+def test_a_result_of_a_product_without_packed_rows_is_refused(shape, strides, own_handle):
+    a, b = operands_of(shape, own_handle)
+    out = poisoned(own_handle, dnn.TensorSpec(shape, "float32", strides=strides))
+    with pytest.raises(dnn.ArgumentError, match=r"columns of y beside a product .* packed array$"):
+        dnn.matmul(own_handle, a, b, out=out)
+    assert np.isnan(out.numpy()).all()
+    dy = dnn.TensorSpec((*shape[:-1], 8), "float32")
+    other = dnn.TensorSpec((*shape[:-2], shape[-1], 8), "float32")
+    with pytest.raises(dnn.ArgumentError, match=r"columns of da beside a product"):
+        dnn.matmul_backward_a.plan(own_handle, dy, other, out=out.spec)
+
+
+@pytest.mark.parametrize(("shape", "strides"), PACKED_RESULTS)
+def test_a_result_of_packed_rows_or_columns_is_written(shape, strides, own_handle):
+    a, b = operands_of(shape, own_handle)
+    out = poisoned(own_handle, dnn.TensorSpec(shape, "float32", strides=strides))
+    dnn.matmul(own_handle, a, b, out=out)
+    np.testing.assert_array_equal(out.numpy(), a.numpy() @ b.numpy())
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((1, 1, 8), (72, 1, 9)),
+        ((1, 1, 16), (32, 2, 2)),
+        ((1, 1, 16), (96, 3, 6)),
+        ((1, 3, 8), (80, 20, 2)),
+        ((3, 8, 8), (192, 24, 3)),
+    ],
+)
+def test_an_operand_behind_a_product_without_packed_rows_is_refused(shape, strides, own_handle):
+    batch, rows, columns = shape
+    graph = dnn.Graph()
+    a = graph.input("a", (batch, max(rows, 3), 16), "bfloat16")
+    b = graph.input("b", (batch, 16, columns), "bfloat16")
+    operand = graph.input("operand", shape, "bfloat16", strides)
+    graph.output("y", graph.matmul(a, b) - operand, "bfloat16")
+    with pytest.raises(dnn.ArgumentError, match=r"columns of operand .*; its strides are \("):
+        graph.plan(own_handle)
+
+
+def test_an_operand_with_gaps_between_rows_is_served(own_handle):
+    rng = np.random.default_rng(2)
+    a, b = operands_of((2, 8, 24), own_handle)
+    whole = own_handle.array(rng.integers(-2, 3, (2, 8, 32)).astype(np.float32))
+    bias = whole[:, :, :24]
+    y = dnn.matmul(own_handle, a, b, bias=bias)
+    np.testing.assert_array_equal(y.numpy(), a.numpy() @ b.numpy() + bias.numpy())
+
+
+# ------------------------------------------------------------------- gradients of attention
+
+
+def gradients(k: dnn.TensorSpec, **options: bool) -> dnn.Graph:
+    q, bias = dnn.TensorSpec((2, 2, 9, 16), "float16"), dnn.TensorSpec((2, 1, 9, 8), "float16")
+    stats = dnn.TensorSpec((2, 2, 9, 1), "float32")
+    v = dnn.TensorSpec(k.shape, "float16")
+    return dnn.scaled_dot_product_attention_backward.graph(
+        q, k, v, q, q, stats, bias=bias, **options
+    )
+
+
+@pytest.mark.parametrize("strides", [(384, 192, 24, 1), (256, 16, 32, 1)])
+def test_the_steps_of_k_are_neighbours_beside_the_gradient_of_a_bias(strides, own_handle):
+    k = dnn.TensorSpec((2, 2, 8, 16), "float16", strides=strides)
+    with pytest.raises(dnn.ArgumentError, match=r"steps of k are no neighbours .*, needed: 16;"):
+        gradients(k, return_dbias=True).plan(own_handle)
+    assert why_wrong(gradients(k)) is None
+    packed = dnn.TensorSpec(k.shape, "float16")
+    assert why_wrong(gradients(packed, return_dbias=True)) is None
+    one_step = dnn.TensorSpec((2, 2, 1, 16), "float16", strides=strides)
+    q, stats = dnn.TensorSpec((2, 2, 9, 16), "float16"), dnn.TensorSpec((2, 2, 9, 1), "float32")
+    bias = dnn.TensorSpec((2, 1, 9, 1), "float16")
+    graph = dnn.scaled_dot_product_attention_backward.graph(
+        q, one_step, one_step, q, q, stats, bias=bias, return_dbias=True
+    )
+    assert why_wrong(graph) is None
+
+
+# ------------------------------------------------------------------- convolutions
+
+
+def behind_convolution(
+    modes: list[str], x: str | tuple[int, ...], w: str, y: str, *, bias: bool = False
+) -> dnn.Graph:
+    """Return a graph with operations behind a convolution, in these layouts or strides."""
+    graph = dnn.Graph()
+
+    def spec(shape: tuple[int, ...], layout: Any) -> dnn.TensorSpec:
+        if isinstance(layout, str):
+            return dnn.TensorSpec(shape, "float32", layout)
+        return dnn.TensorSpec(shape, "float32", strides=layout)
+
+    for_x, for_w = spec((1, 8, 6, 5), x), spec((16, 8, 3, 3), w)
+    result: Any = graph.convolution_forward(
+        graph.input("x", for_x.shape, "float32", for_x.strides),
+        graph.input("w", for_w.shape, "float32", for_w.strides),
+    )
+    if bias:
+        result = result + graph.input("bias", (1, 16, 1, 1), "float32")
+    for mode in modes:
+        result = graph.pointwise(mode, result)
+    graph.output("y", result, "float32", spec((1, 16, 4, 3), y).strides)
+    return graph
+
+
+GAPS = (480, 2, 80, 16)
+
+
+@pytest.mark.parametrize(
+    ("layouts", "name"),
+    [
+        (("NHWC", "NCHW", "NHWC"), "w"),
+        (("NCHW", "NHWC", "NHWC"), "x"),
+        (("NCHW", "NCHW", "NHWC"), "w"),
+        ((GAPS, "NHWC", "NHWC"), "x"),
+    ],
+)
+def test_what_is_not_packed_with_channels_last_is_refused(layouts, name, own_handle):
+    graph = behind_convolution(["GELU_FWD"], *layouts)
+    with pytest.raises(dnn.ArgumentError, match=rf"reads {name} as packed .* layout='NHWC', as"):
+        graph.plan(own_handle)
+    for served in (["TANH_FWD"], []):  # a bias with it, or alone, has other kernels
+        assert why_wrong(behind_convolution(served, *layouts, bias=True)) is None
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_one_layout_of_all_is_left_to_cudnn(layout):
+    assert why_wrong(behind_convolution(["GELU_FWD"], *[layout] * 3)) is None
+
+
+def test_one_engine_loses_what_float16_has_no_room_for():
+    for dtype in ("float16", "bfloat16"):
+        graph = dnn.Graph()
+        x, w = graph.input("x", (2, 8, 5, 5), dtype), graph.input("w", (16, 8, 3, 3), dtype)
+        graph.output("y", graph.convolution_forward(x, w), dtype)
+        is_wrong = why_engine_is_wrong(47, graph, 91900) is not None
+        assert is_wrong == (dtype == "float16")
+        assert why_engine_is_wrong(7, graph, 91900) is None
+
+
+# ------------------------------------------------------------------- gradients in a chain
+
+
+def test_the_gradient_of_relu_behind_a_normalisation_is_refused(own_handle):
+    graph = dnn.Graph()
+    x, dy = (graph.input(name, (2, 24, 1, 1), "float16") for name in ("x", "dy"))
+    scale = graph.input("scale", (1, 24, 1, 1), "float32")
+    y = graph.normalization_forward("RMS", x, scale).y
+    graph.output("dx", graph.pointwise("RELU_BWD", y, dy), "float16")
+    with pytest.raises(dnn.ArgumentError, match="RELU_BWD behind a normalisation"):
+        graph.plan(own_handle)
+
+
+@pytest.mark.parametrize("modes", [["TANH_BWD"], ["ADD", "SIGMOID_BWD"]], ids=str)
+def test_a_gradient_behind_a_convolution_is_refused_as_graphs_are(modes, own_handle):
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 5, 5), "float16", layout="NHWC")
+    w = graph.input("w", (16, 8, 3, 3), "float16", layout="NHWC")
+    dy = graph.input("dy", (2, 16, 3, 3), "float16", layout="NHWC")
+    y = graph.convolution_forward(x, w)
+    for mode in modes:
+        y = graph.pointwise(mode, y, dy)
+    graph.output("y", y, "float16", layout="NHWC")
+    if own_handle.device.kind == "emulated":
+        with pytest.raises(dnn.NotSupportedError, match=f"CONVOLUTION_FORWARD, {', '.join(modes)}"):
+            graph.plan(own_handle)
