@@ -1,6 +1,7 @@
 """`Draw`: what one random call is made of, and the comparison of what it wrote.
 
-A call is drawn from its seed and index alone, so that it can be repeated.
+A call is drawn from its seed and index alone, so that it can be repeated.  Values are drawn apart from
+all else, so that the same call can be made with others.
 """
 
 from __future__ import annotations
@@ -91,18 +92,32 @@ class Draw:
         Which operand has a wrong data type, and which.
     shows : bool
         Whether the call is printed before it is made.
+
+    Parameters
+    ----------
+    handle : Handle
+    seed, index : int
+        Of the call.
+    turn : int
+        Draws of one call that differ in their turn differ in values alone.
     """
 
-    def __init__(self, handle: dnn.Handle, seed: int, index: int) -> None:
+    def __init__(self, handle: dnn.Handle, seed: int, index: int, turn: int = 0) -> None:
         self.rng = np.random.default_rng((seed, index))
+        self._values = np.random.default_rng((seed, index, 2, turn))
+        self._place = (seed, index)
         self.handle = handle
         self.operands: dict[str, Operand] = {}
         self.wrong = ""
         self._wrong_at = self.pick((0, 0, 0, 1, 1, 2)) if self.chance(0.14) else -1
-        self.kind = self.pick(VALUES)
+        self.kind = VALUES[int(self._values.integers(len(VALUES)))]
         self.is_strided = self.chance(0.5)
         self.shows = False
         self.is_plain = False  # whether values are normal ones only
+
+    def again(self, turn: int) -> Draw:
+        """Return a draw of the same call with other values."""
+        return Draw(self.handle, *self._place, turn)
 
     # ------------------------------------------------ choices
 
@@ -138,8 +153,8 @@ class Draw:
 
     def values(self, shape: Shape, dtype: np.dtype[Any], *, positive: bool = False) -> Array:
         """Return values of some size, in their storage type."""
-        rng = self.rng
-        kind = "normal" if self.is_plain or self.chance(0.4) else self.kind
+        rng = self._values
+        kind = "normal" if self.is_plain or rng.random() < 0.4 else self.kind
         if dtype.kind == "b":
             return rng.integers(0, 2, shape).astype(dtype)
         if dtype.kind in "iu":
@@ -156,7 +171,7 @@ class Draw:
         elif kind == "largest":
             host = np.where(rng.random(shape) < 0.3, rng.choice((-1, 1), shape) * largest, host)
         elif kind == "tiny":
-            host *= tiny_of(dtype) * self.pick((1.0, 0.1, 30.0))
+            host *= tiny_of(dtype) * rng.choice((1.0, 0.1, 30.0))
         elif kind in ("infinite", "nan"):
             places = rng.random(shape) < 0.1
             host[places] = rng.choice((-np.inf, np.inf), shape)[places]
@@ -200,8 +215,11 @@ class Draw:
         return dnn.TensorSpec(shape, dtype, LAST[len(shape)] if is_last else None)
 
     def matrices(self, shape: Shape, dtype: str) -> dnn.TensorSpec:
-        """Return a spec of matrices: by rows or by columns, with gaps behind either."""
+        """Return a spec of matrices: by rows or by columns, with gaps behind either, or in both."""
         rows, columns = shape[-2:]
+        if self.is_strided and self.chance(0.05):
+            strides = [*dnn.TensorSpec(shape).strides]
+            return dnn.TensorSpec(shape, dtype, strides=tuple(2 * stride for stride in strides))
         gap = self.pick((0, 8, 3)) if self.is_strided else 0
         if self.chance(0.3):
             strides, step = [1, rows + gap], columns * (rows + gap)

@@ -311,14 +311,13 @@ def scaled_dot_product_attention_backward(d: Draw) -> Call:
     sizes = [np.full(g.shape, np.abs(g).max() + np.abs(do).max()) for g in gradients]
     results = []
     for name, gradient, size in zip(names, gradients, sizes, strict=True):
-        dtype = "float32" if name == "dbias" else a.dtype
         open_places: Any = unclear
         if name == "dq":
             open_places = unclear | np.broadcast_to(beyond, gradient.shape)
         results.append(
             Expected(
-                gradient, size, dtype, "product", name=name, factor=4.0, open=open_places,
-                spec=dnn.TensorSpec(gradient.shape, dtype),
+                gradient, size, a.dtype, "product", name=name, factor=4.0, open=open_places,
+                spec=dnn.TensorSpec(gradient.shape, a.dtype),
             )
         )  # fmt: skip
     return Call(d, "scaled_dot_product_attention_backward", results, a.options)

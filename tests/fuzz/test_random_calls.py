@@ -17,6 +17,7 @@ from fuzz import random_calls
 from fuzz.random_calls import BEHIND_OTHERS, GENERATORS, Caller, Report
 from fuzz.random_comparison import Expected, WrongError, compare
 from fuzz.random_draw import Draw
+from fuzz.random_graphs import RandomGraph
 
 SEED, CALLS = 55, 250
 OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
@@ -203,3 +204,26 @@ def test_a_process_that_dies_is_told(monkeypatch, tmp_path, capsys):
     assert random_calls.main() == 1
     assert json.loads(path.read_text())["counts"] == [["set_tensor", "", {"dead": 2}]]
     assert "dead" in capsys.readouterr().out
+
+
+def test_a_plan_of_a_graph_is_called_with_other_values(own_handle):
+    """A further turn draws the same graph and the same operands, with other values."""
+    planned = 0
+    for index in range(12):
+        draws = [Draw(own_handle, SEED, index), Draw(own_handle, SEED, index).again(1)]
+        graphs = [RandomGraph(draw) for draw in draws]
+        try:
+            with np.errstate(all="ignore"):
+                [graph.make() for graph in graphs]
+        except dnn.ArgumentError:
+            continue
+        planned += 1
+        first, other = (graph.graph.to_json() for graph in graphs)
+        assert first == other
+        specs, hosts = (
+            [[getattr(operand, name) for operand in draw.operands.values()] for draw in draws]
+            for name in ("spec", "host")
+        )
+        assert specs[0] == specs[1]
+        assert any(a.tobytes() != b.tobytes() for a, b in zip(*hosts, strict=True))
+    assert planned > 6
