@@ -19,7 +19,7 @@ from cudnnlite.graph.chain_faults import (
     why_outputs_of_attention_are_wrong,
 )
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.operand_strides import why_strides_are_wrong
+from cudnnlite.graph.operand_strides import why_images_are_wrong, why_strides_are_wrong
 from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
@@ -42,9 +42,6 @@ _WRITTEN_BYTES = 16
 _ENGINE_OF_FLOAT32_RESULTS = 0
 # The engine that has activations behind a convolution with a bias built in, for any layouts.
 _ENGINE_OF_BUILT_IN_ACTIVATIONS = 0
-_CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
-# The engine that writes 0 where a convolution is below the smallest float16.
-_ENGINE_OF_LOST_OVERFLOWS = 47
 
 
 class EngineFault(NamedTuple):
@@ -130,8 +127,6 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
             return known.why
     if engine == _ENGINE_OF_FLOAT32_RESULTS and _narrows_float32_product(graph):
         return "it writes no numbers where a product of float32 has a result of another type"
-    if engine == _ENGINE_OF_LOST_OVERFLOWS and _convolves_to_float16(graph):
-        return "it writes 0 instead of -inf where a convolution is below the smallest float16"
     fault = why_epilogue_is_wrong(engine, graph)
     if fault is not None:
         return fault
@@ -149,11 +144,8 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
                 "it computes a wrong gradient with channels first where an image of dy takes "
                 f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
             )
-    if engine != _ENGINE_OF_BUILT_IN_ACTIVATIONS and _fuses_several_layouts(graph):
-        return (
-            "it computes operations behind a convolution wrongly where x, w and y have channels first "
-            "and last; give them one layout"
-        )
+    if engine != _ENGINE_OF_BUILT_IN_ACTIVATIONS:
+        return why_images_are_wrong(graph)
     return None
 
 
@@ -163,39 +155,6 @@ def _has_operation(graph: GraphData, fault: EngineFault) -> bool:
         node.kind == fault.kind and dict(node.attributes).get("mode") == fault.mode
         for node in graph.nodes
     )
-
-
-def _fuses_several_layouts(graph: GraphData) -> bool:
-    """Whether a convolution in several layouts has more behind it than a bias and a ReLU.
-
-    Then x and w were read as if all had channels last (H200): of six random calls that were wrong,
-    three had exactly the numbers of such a reading.
-    """
-    convolutions = [node for node in graph.nodes if node.kind == "CONVOLUTION_FORWARD"]
-    behind = [dict(node.attributes) for node in graph.nodes if node.kind == "POINTWISE"]
-    if not convolutions or not behind or _is_bias_and_relu(behind):
-        return False
-    operands = [_operand(graph, node, name) for node in convolutions for name in ("x", "w")]
-    images = [record for record in operands if record is not None and record.name]
-    images += graph.outputs.values()
-    layouts = {
-        has_channels_last(record.shape, record.strides)
-        for record in images
-        if record.shape[1] > 1 and max(record.shape[2:], default=1) > 1
-    }
-    return len(layouts) > 1
-
-
-def _is_bias_and_relu(operations: Sequence[Mapping[str, object]]) -> bool:
-    """Whether operations are additions, with a ReLU without clips behind them or without one."""
-    modes = [operation.get("mode") for operation in operations]
-    has_clips = any(operations[-1].get(name) is not None for name in _CLIPS_OF_RELU)
-    additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
-    return bool(additions) and {*additions} == {"ADD"}
-def _convolves_to_float16(graph: GraphData) -> bool:
-    """Whether a graph has a convolution, and a result of float16."""
-    has_float16 = any(y.dtype == DataType.HALF for y in graph.outputs.values())
-    return has_float16 and any(node.kind == "CONVOLUTION_FORWARD" for node in graph.nodes)
 
 
 def _narrows_float32_product(graph: GraphData) -> bool:

@@ -2,7 +2,7 @@
 
 Found on an H200 with cuDNN 9.19 (2026-11-29) by `tests/fuzz/random_calls.py`: of the calls that
 these rules refuse, each one that cuDNN served was wrong, or lost the context by a misaligned
-address.
+address, unless its values told nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,37 @@ from cudnnlite.graph.records import Node, Shape, TensorRecord
 from cudnnlite.specs.layout import CHANNELS_LAST
 
 _PRODUCT, _CONVOLUTION, _POINTWISE = "MATMUL", "CONVOLUTION_FORWARD", "POINTWISE"
-_BUILT_IN = frozenset({"RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "ELU_FWD"})
+_CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
 
 
 def why_strides_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor in memory would be read or written in other strides, or None."""
-    kinds = {node.kind for node in graph.nodes}
     if is_attention(graph):
         return _why_keys_are_wrong(graph)
-    if _PRODUCT in kinds:
+    if any(node.kind == _PRODUCT for node in graph.nodes):
         return _why_matrices_are_wrong(graph)
-    if kinds == {_CONVOLUTION, _POINTWISE}:
-        return _why_images_are_wrong(graph)
+    return None
+
+
+def why_images_are_wrong(graph: GraphData) -> str | None:
+    """Return why kernels compiled for a chain behind a convolution read images wrongly, or None.
+
+    They read packed images with channels last alone.  Additions with a plain ReLU, or without one,
+    have other kernels, too.
+    """
+    first, *chain = graph.nodes
+    if first.kind != _CONVOLUTION or not chain or _is_bias_and_relu(chain):
+        return None
+    images = [*_in_memory(graph, first.read_numbers), *graph.outputs.values()]
+    if not any(map(_is_channels_last, images)):
+        return None  # cuDNN refuses these
+    for record in images:
+        if not _is_channels_last(record):
+            layout = CHANNELS_LAST.get(len(record.shape), "channels last")
+            return (
+                f"it reads {record.name} as packed with channels last; its strides are "
+                f"{record.strides}: give layout={layout!r}, as that of the others"
+            )
     return None
 
 
@@ -57,7 +76,7 @@ def _why_matrices_are_wrong(graph: GraphData) -> str | None:
             if len(record.shape) > 1 and not is_packed_matrix(record.shape, record.strides):
                 return (
                     f"cuDNN 9.19 takes the rows or the columns of {record.name} beside a product "
-                    f"for packed ones; its strides are {record.strides}: give a packed array"
+                    f"for packed ones; its strides are {record.spec.strides}: give a packed array"
                 )
     return None
 
@@ -98,41 +117,17 @@ def _has_bias_gradient(graph: GraphData) -> bool:
     )
 
 
-def _why_images_are_wrong(graph: GraphData) -> str | None:
-    """Return why images and filters may not lie so where operations are behind a convolution.
-
-    Kernels that are compiled for the operations read packed images with channels last alone.  A
-    bias, with one of four activations or none, has other kernels, too.
-    """
-    first, *others = graph.nodes
-    if first.kind != _CONVOLUTION or _is_built_in(graph, others):
-        return None
-    outputs = graph.outputs.values()
-    if not all(map(_is_channels_last, outputs)):
-        return None  # cuDNN refuses these
-    for record in _in_memory(graph, first.read_numbers):
-        if not _is_channels_last(record):
-            layout = CHANNELS_LAST.get(len(record.shape), "channels last")
-            return (
-                f"cuDNN 9.19 reads {record.name} as packed with channels last where such "
-                f"operations are behind a convolution; its strides are {record.strides}: give "
-                f"layout={layout!r}, as that of the result"
-            )
-    return None
-
-
 def _is_channels_last(record: TensorRecord) -> bool:
     rank = len(record.shape)
     return rank in CHANNELS_LAST and record.spec.fits(CHANNELS_LAST[rank])
 
 
-def _is_built_in(graph: GraphData, chain: list[Node]) -> bool:
-    """Whether operations behind a convolution are the addition of a bias, and an activation."""
+def _is_bias_and_relu(chain: list[Node]) -> bool:
+    """Whether operations are additions, with a ReLU without clips behind them or without one."""
     modes = [dict(node.attributes).get("mode") for node in chain]
-    if modes[:1] != ["ADD"] or len(modes) > 2 or not _BUILT_IN.issuperset(modes[1:]):
-        return False
-    biases = _in_memory(graph, chain[0].read_numbers)
-    return all(max(bias.shape[2:]) == 1 for bias in biases if len(bias.shape) > 2)
+    has_clips = any(dict(chain[-1].attributes).get(name) is not None for name in _CLIPS_OF_RELU)
+    additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
+    return bool(additions) and {*additions} == {"ADD"}
 
 
 def _in_memory(graph: GraphData, numbers: Iterable[int]) -> list[TensorRecord]:

@@ -239,7 +239,7 @@ def test_layouts_behind_which_activations_are_wrong(
         assert reason is None
     else:
         assert reason is not None
-        assert "give them one layout" in reason
+        assert "as packed with channels last" in reason
 
 
 def test_images_of_one_channel_or_pixel_have_every_layout() -> None:
