@@ -1,6 +1,6 @@
 """Emulated softmax.
 
-The declaration refuses the problems that cuDNN computes wrongly, before the emulation is reached.
+Problems that cuDNN computes wrongly reach it as those of packed copies, which the declaration names.
 """
 
 from __future__ import annotations

@@ -173,7 +173,8 @@ def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping
 
 def _hint(problem: Any) -> str:
     images = problem.x.shape[0]
-    if images <= MOST_IMAGES:
+    is_by_channel = problem.options["mode"] != BatchNormMode.PER_ACTIVATION
+    if not is_by_channel or images <= MOST_IMAGES:
         return ""
     return f"x has {images} images; cuDNN takes up to {MOST_IMAGES} at once: split the batch"
 

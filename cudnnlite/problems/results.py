@@ -158,7 +158,7 @@ class AlgorithmResult:
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
         # cuDNN's name for it does not say that float32 is not multiplied as such.
-        math = "DEFAULT: TF32 allowed" if self.math_type == MathType.DEFAULT else self.math_type
+        math = "DEFAULT: TF32 for float32" if self.math_type == MathType.DEFAULT else self.math_type
         how = f"{math}{_manner(self)}"
         lines = [f"{self.algorithm} ({how}{time}, workspace {format_size(self.workspace)})"]
         if self.conversions:

@@ -749,6 +749,12 @@ def test_normalisations_of_views(handle: dnn.Handle, family: str, layout: str, d
     assert results[0].spec.fits(layout)
     with pytest.raises(dnn.ArgumentError, match=r"\bx is .*no gaps"):
         forward.plan(handle, **{name: array.spec for name, array in operands.arrays.items()})
+    with pytest.raises(dnn.ArgumentError, match=r"^out is .*needed: an array without gaps"):
+        forward(
+            handle,
+            **operands.arrays,
+            out=poisoned(handle, dnn.TensorSpec(shape, dtype, strides=gapped)),
+        )
     operands.add("dy", shape, strides=gapped)
     gradients = normalization_gradients(
         operands.host["dy"], host["x"], host["scale"], mean, inverse, axes, centered=centered

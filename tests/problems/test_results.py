@@ -105,7 +105,9 @@ def test_reasons_and_the_time_lost(table):
 
 
 def test_a_choice_says_that_it_may_multiply_in_tf32():
-    assert str(FFT).splitlines()[0].startswith("FFT (DEFAULT: TF32 allowed, 0.25 ms, workspace ")
+    assert (
+        str(FFT).splitlines()[0].startswith("FFT (DEFAULT: TF32 for float32, 0.25 ms, workspace ")
+    )
     assert "TF32" not in str(GEMM)
 
 

@@ -189,6 +189,8 @@ class GraphRequest(Generic[ResultT]):
             key = self._key()
         plan = handle.plans.find(key)
         if plan is None:
+            if self._replace_operands():
+                return self.run()
             plan = kept_plan(handle, key, self._make_plan)
         if self._results == plan.problem.operation.writes and not self._numbers:
             return plan.run(operands, self._out)  # type: ignore[no-any-return]
@@ -196,6 +198,10 @@ class GraphRequest(Generic[ResultT]):
         results = plan(*operands, out=out, **self._numbers)
         arrays = tuple(results[name] for name in self._results)
         return arrays[0] if len(arrays) == 1 else arrays  # type: ignore[return-value]
+
+    def _replace_operands(self) -> bool:
+        """Replace operands that no plan takes by others; return whether there was one."""
+        return False
 
     def _key(self) -> tuple[Any, ...]:
         """Return a key that is equal for calls of one kind.
