@@ -71,12 +71,24 @@ def _scalar_type(node: Node) -> str:
     return "DOUBLE" if compute_type == "float64" else "FLOAT"
 
 
-def _has_images_with_channels_last(data: GraphData) -> bool:
-    """Whether a graph computes images, by convolutions or each value alone, with channels last."""
+def has_channels_last_results(data: GraphData) -> bool:
+    """Whether a graph of convolutions, or of each value alone, writes images with channels last."""
     if not all(node.kind.startswith(_KINDS_OF_IMAGES) for node in data.nodes):
         return False
-    images = [record for record in data.inputs.values() if len(record.shape) in _RANKS]
-    return bool(images) and images[0].spec.is_channels_last
+    return any(record.spec.is_channels_last for record in data.outputs.values())
+
+
+def strides_between(record: TensorRecord) -> Shape:
+    """Return the strides of a virtual image between images with channels last.
+
+    With channels first there, the heuristics of cuDNN 9.19 name no engine where an operand is an
+    image, too: a residual that is added, and ReLU (H200).  Strides that are given stay.
+    """
+    rank = len(record.shape)
+    is_by_default = record.strides == packed_strides(record.shape)
+    if record.name or not is_by_default or rank not in _RANKS:
+        return record.strides
+    return strides_of_layout(record.shape, CHANNELS_LAST[rank])
 
 
 class _Lowering:
@@ -91,7 +103,7 @@ class _Lowering:
         self._native = native
         self._descriptors: dict[Any, BackendDescriptor] = {}
         self._last_uid = 0
-        self._is_channels_last = _has_images_with_channels_last(data)
+        self._is_channels_last = has_channels_last_results(data)
 
     def add_operands(self) -> None:
         """Make the descriptors of tensors in memory first, in the order of the graph."""
@@ -143,7 +155,7 @@ class _Lowering:
         attributes: dict[str, Any] = {
             "data_type": DataType(record.dtype),
             "dimensions": record.shape,
-            "strides": self._strides(record),
+            "strides": strides_between(record) if self._is_channels_last else record.strides,
             "unique_id": self._last_uid,
             "byte_alignment": ALIGNMENT,
             "is_virtual": not record.name,
@@ -154,18 +166,6 @@ class _Lowering:
             view_name = self._register_view(record.name)
             self._native.uids[view_name] = self._last_uid
         return self._native.make("TENSOR", **attributes)
-
-    def _strides(self, record: TensorRecord) -> Shape:
-        """Return the strides of a tensor; a virtual image has the layout of those in memory.
-
-        With channels first between images with channels last, the heuristics of cuDNN 9.19 name no
-        engine where an operand is an image, too: a residual that is added, and ReLU (H200).
-        """
-        is_by_default = record.strides == packed_strides(record.shape)
-        rank = len(record.shape)
-        if record.name or not is_by_default or not self._is_channels_last or rank not in _RANKS:
-            return record.strides
-        return strides_of_layout(record.shape, CHANNELS_LAST[rank])
 
     def _register_view(self, name: str) -> str:
         """Return a unique name for a view of a tensor in memory.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
@@ -22,8 +21,6 @@ from cudnnlite.plans.operation_plan import Prepared
 from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, packed_strides
 from cudnnlite.unknown import was_entered
 
 _SERVED = (
@@ -194,7 +191,6 @@ class EpilogueRequest(ConvolutionRequest):
                 f"epilogue returns a tensor of shape {result.shape}; needed: {y.shape}"
             )
         add_output(graph, "y", result, problem.y)
-        _lay_out(graph, problem.y)
         return graph
 
     def _apply(self, graph: Graph, y: GraphTensor) -> GraphTensor:
@@ -220,16 +216,6 @@ class EpilogueRequest(ConvolutionRequest):
                 "(N, 1, H, W), or (N, C, H, W)"
             )
         return result
-
-
-def _lay_out(graph: Graph, y: TensorSpec) -> None:
-    """Let tensors between operations have the layout of y, as those had that an H200 served."""
-    for number, record in enumerate(graph.tensors):
-        is_image = len(record.shape) == max(y.rank, 4)
-        if not record.name and is_image and y.is_channels_last:
-            layout = CHANNELS_LAST[len(record.shape)]
-            strides = packed_strides(record.shape, layout)
-            graph.tensors[number] = replace(record, strides=strides)
 
 
 def _native_conv(problem: Problem) -> Any:
