@@ -662,6 +662,7 @@ def test_equal_requests_find_the_same_plan(
     different: list[dict[str, Any]] = [
         {"training": True},
         {"padding_fill": 1.0},
+        {"padding_fill": -0.0},
         {"lengths": LENGTHS},
         {"workspace_limit": "1 GiB"},
         {"spec": network.spec.replace(clip=(-1, 1))},
@@ -675,12 +676,13 @@ def test_equal_requests_find_the_same_plan(
 
 @pytest.mark.parametrize("fill", [float("nan"), float("inf"), -0.0, 2.5], ids=str)
 def test_every_padding_fill_finds_its_plan(handle: dnn.Handle, fill: float) -> None:
-    """Also NaN, which is not equal to itself."""
+    """Also NaN, which is not equal to itself, and -0.0, which is equal to the default."""
     network = Network(handle, lengths=LENGTHS)
     for _ in range(3):
         out = network.run(padding_fill=float(str(fill)))
         beyond = np.arange(T)[:, None] >= np.array(LENGTHS)
         np.testing.assert_array_equal(out.y.numpy()[beyond], np.float32(fill))
+        assert (np.signbit(out.y.numpy()[beyond]) == np.signbit(fill)).all()
     assert len(handle.plans) == 1
 
 
@@ -700,8 +702,10 @@ def test_a_whole_spec_brings_its_fill(handle: dnn.Handle) -> None:
         y = plan(network.weights, network.x, lengths=LENGTHS).y.numpy()
     np.testing.assert_array_equal(y[beyond], np.float32(7))
     assert [entry.problem for entry in problems] == [problem]
-    with pytest.raises(dnn.ArgumentError, match=r"^padding_fill=3 is given beside a whole spec"):
-        dnn.rnn_forward.plan(handle, network.spec, None, data, padding_fill=3)
+    for other in (3, -0.0):
+        refusal = f"^padding_fill={other:g} is given beside a whole spec"
+        with pytest.raises(dnn.ArgumentError, match=refusal):
+            dnn.rnn_forward.plan(handle, network.spec, None, data, padding_fill=other)
 
 
 DESCRIBING = (

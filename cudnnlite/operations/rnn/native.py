@@ -31,7 +31,8 @@ class RNNPlanKey(NamedTuple):
     # Whether sequences may be shorter than the longest one.
     padded_io: bool
     training: bool
-    padding_fill: float
+    # As `exact_key` has it: NaN and zeros are texts.
+    padding_fill: float | str
     dropout_state: DropoutState | None
     workspace_limit: int | None
     # Whether a rule or a tuner made the choice, and not the caller.
@@ -134,7 +135,7 @@ class NativeRNN:
         WorkspaceLimitError if the workspace exceeds the limit.
         """
         handle, key = self.handle, self.key
-        y = data.with_vectors(key.spec.output_size, key.padding_fill)
+        y = data.with_vectors(key.spec.output_size, float(key.padding_fill))
         # An error below must not leave sequences that the descriptors do not have.
         self.data = None
         if not self._has_data_descriptors:

@@ -222,7 +222,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         data = network.data
         assert data is not None
         if call_watch.active:
-            recorded_data = data.replace(padding_fill=self.key.padding_fill)
+            recorded_data = data.replace(padding_fill=float(self.key.padding_fill))
             call_watch.record(forward_problem(self.spec, recorded_data, self.key.training))
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]

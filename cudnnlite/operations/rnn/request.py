@@ -33,6 +33,7 @@ from cudnnlite.problems.rnn import FORWARD, forward_problem
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.database import database_of, find_choice
 from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs.frozen import exact_key
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 from cudnnlite.specs.rnn_rules import why_not
 
@@ -250,7 +251,8 @@ class RNNForwardRequest:
 
     def _with_fill(self, data: RNNDataSpec) -> RNNDataSpec:
         """Return the sequences with the padding fill of the call."""
-        if type(self.padding_fill) is float and self.padding_fill == data.padding_fill:
+        fill = self.padding_fill
+        if type(fill) is float and exact_key([fill]) == exact_key([data.padding_fill]):
             # A replacement takes 20 us.
             return data
         self.padding_fill = parse_fill(self.padding_fill, self.spec.dtype)
@@ -272,7 +274,7 @@ class RNNForwardRequest:
     def _take_fill(self, x: RNNDataSpec) -> None:
         """Take the padding fill of an RNNDataSpec; ArgumentError if the call has another one."""
         fill = parse_fill(self.padding_fill, self.spec.dtype)
-        if fill not in (0.0, x.padding_fill):
+        if exact_key([fill]) not in (exact_key([0.0]), exact_key([x.padding_fill])):
             raise ArgumentError(
                 f"padding_fill={fill:g} is given beside a whole spec, {x}, which has its own"
             )
@@ -320,7 +322,7 @@ class RNNForwardRequest:
             data.layout,
             is_padded,
             self.training,
-            data.padding_fill,
+            exact_key([data.padding_fill])[0],
             dropout_state,
             limit,
             is_guess,

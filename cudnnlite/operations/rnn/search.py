@@ -252,7 +252,7 @@ def plan_key(problem: Problem) -> RNNPlanKey:
         data.layout,
         padded_io=data.needs_padded_io,
         training=problem.training,
-        padding_fill=0.0,
+        padding_fill="0.0",
         dropout_state=None,
         workspace_limit=None,
         is_guess=False,
