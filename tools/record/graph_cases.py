@@ -158,6 +158,17 @@ POINTWISE: dict[str, Callable[..., Array]] = {
     "TANH_BWD": lambda x, dy: dy * (1 - np.tanh(x) ** 2),
     "SIGMOID_BWD": lambda x, dy: dy * ACTIVATIONS["sigmoid"](x) * (1 - ACTIVATIONS["sigmoid"](x)),
 }
+# The activations that are modes of cuDNN: mish is not one.
+ACTIVATION_MODES = {
+    "relu": "RELU_FWD",
+    "gelu": "GELU_FWD",
+    "gelu_tanh": "GELU_APPROX_TANH_FWD",
+    "swish": "SWISH_FWD",
+    "softplus": "SOFTPLUS_FWD",
+    "sigmoid": "SIGMOID_FWD",
+    "tanh": "TANH_FWD",
+    "elu": "ELU_FWD",
+}
 PADS = {"none": ((0, 0), (0, 0)), "even": ((1, 1), (1, 1)), "uneven": ((1, 0), (0, 1))}
 POOLINGS = ("MAXPOOL", "AVGPOOL_INCLUDE_PADDING", "AVGPOOL_EXCLUDE_PADDING")
 LAYOUTS = {"first": None, "last": {3: "NWC", 4: "NHWC", 5: "NDHWC"}}
@@ -206,8 +217,8 @@ def products() -> Iterator[Key]:
         yield "product", "batches", dtype, "operand", shape, dtype, ""
     for transposed, dtype in itertools.product(("a", "b", "ab"), FLOATS):
         yield "product", "batches", dtype, "operand", "row", dtype, transposed
-    for mode, dtype in itertools.product(ACTIVATIONS, FLOATS):
-        yield "product", "usual", dtype, mode, "row", dtype, ""
+    for activation, dtype in itertools.product(ACTIVATION_MODES, FLOATS):
+        yield "product", "usual", dtype, activation, "row", dtype, ""
     for dtype in FLOATS:
         yield "prologue", dtype
         yield "square", dtype
@@ -456,9 +467,8 @@ def product_case(
     z: Any = None
     if epilogue in ("operand", "chain", "where"):
         z = c.input("z", shapes[shape], dtype)
-    if epilogue in ACTIVATIONS:
-        modes = {"gelu_tanh": "GELU_APPROX_TANH_FWD"}
-        y = c.graph.pointwise(modes.get(epilogue, f"{epilogue.upper()}_FWD"), y)
+    if epilogue in ACTIVATION_MODES:
+        y = c.graph.pointwise(ACTIVATION_MODES[epilogue], y)
         expected = ACTIVATIONS[epilogue](expected)
     else:
         add, compute = EPILOGUES[epilogue]
