@@ -25,7 +25,7 @@ from cudnnlite.errors import CudnnliteError
 # Leaks whose owners were collected, oldest first.
 _leaked: deque[Leak] = deque()
 # Python calls the callback of a weak reference only if the reference is alive.
-_watched: dict[int, Leak] = {}
+watched: dict[int, Leak] = {}
 
 
 class Leak(weakref.ref[Any]):
@@ -53,13 +53,13 @@ class Leak(weakref.ref[Any]):
         # call cannot come between them.
         self._pending_call: object = None
         if not sys.is_finalizing():
-            self._pending_call = weakref.ref(owner, _ask_for_pending_call)
-        _watched[id(self)] = self
+            self._pending_call = weakref.ref(owner, ask_for_pending_call)
+        watched[id(self)] = self
 
     def detach(self) -> None:
         """Stop watching the owner; harmless when called again."""
         self._pending_call = None
-        _watched.pop(id(self), None)
+        watched.pop(id(self), None)
 
 
 def release_leaks() -> None:
@@ -74,12 +74,12 @@ def release_leaks() -> None:
             leak = _leaked.popleft()
         except IndexError:  # Another thread was faster.
             return
-        if _watched.pop(id(leak), None) is None:
+        if watched.pop(id(leak), None) is None:
             continue
         try:
             _release(leak)
         except BaseException:  # A signal handler raised it; the other leaks are freed later.
-            _ask_for_pending_call(None)
+            ask_for_pending_call(None)
             raise
 
 
@@ -107,7 +107,7 @@ def _is_refusal(error: Exception) -> bool:
 @atexit.register
 def _ask_for_no_more_calls() -> None:
     """Let owners that are collected while the interpreter ends ask for no pending call."""
-    for leak in list(_watched.values()):
+    for leak in list(watched.values()):
         leak._pending_call = None
 
 
@@ -135,7 +135,7 @@ _RELEASES_LEAKS = _ReleasesLeaks()
 # The pending call is PyObject_IsTrue(_RELEASES_LEAKS), which passes an exception on to the
 # interpreter; a callback of ctypes would print it.  The third argument is the weak reference that
 # Python passes to its callback; C ignores it.
-_ask_for_pending_call = partial(
+ask_for_pending_call = partial(
     ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
         ("Py_AddPendingCall", ctypes.pythonapi)
     ),

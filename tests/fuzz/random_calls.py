@@ -141,7 +141,7 @@ class Caller:
             if show:
                 traceback.print_exc()
         if outcome != "right":
-            self._check_device()
+            self.check_device()
         verb = getattr(call, "verb", "call")
         if show:
             print(outcome, reason)
@@ -153,7 +153,7 @@ class Caller:
         rng = np.random.default_rng((seed, index, 1))
         return self._names[int(rng.choice(len(self._names), p=self._shares))]
 
-    def _check_device(self) -> None:
+    def check_device(self) -> None:
         """Raise if the context was lost: then every further call fails."""
         assert self._handle is not None
         self._handle.synchronize()

@@ -86,7 +86,7 @@ def test_a_wrong_result_is_told(monkeypatch):
     """Nothing that computes passes if all results are half as large again."""
     caller, report = Caller(EmulatedDevice(6, capacity="256 MiB")), Report()
     monkeypatch.setattr(dnn.DeviceArray, "numpy", _off_by_a_percent(dnn.DeviceArray.numpy))
-    monkeypatch.setattr(Caller, "_check_device", lambda self: None)
+    monkeypatch.setattr(Caller, "check_device", lambda self: None)
     for index in range(100):
         report.add(SEED, index, caller.call(SEED, index), "")
     monkeypatch.undo()

@@ -60,7 +60,7 @@ def test_a_search_leaves_no_stream(own_handle):
 def test_closed_owners_ask_for_no_pending_call(monkeypatch):
     """The interpreter may make it when it ends, after the modules were cleared."""
     calls = []
-    monkeypatch.setattr(leaks, "_ask_for_pending_call", calls.append)
+    monkeypatch.setattr(leaks, "ask_for_pending_call", calls.append)
     descriptor = dnn.TensorDescriptor((1, 2))
     descriptor.close()
     del descriptor
@@ -69,8 +69,8 @@ def test_closed_owners_ask_for_no_pending_call(monkeypatch):
 
 def test_nothing_asks_for_a_pending_call_when_the_interpreter_ends(monkeypatch):
     calls = []
-    monkeypatch.setattr(leaks, "_ask_for_pending_call", calls.append)
-    monkeypatch.setattr(leaks, "_watched", {})
+    monkeypatch.setattr(leaks, "ask_for_pending_call", calls.append)
+    monkeypatch.setattr(leaks, "watched", {})
     descriptor = dnn.TensorDescriptor((1, 2))
     leaks._ask_for_no_more_calls()
     del descriptor
