@@ -388,8 +388,9 @@ def test_a_plan_that_fails_leaves_nothing(handle: dnn.Handle, way: str) -> None:
         (4, "float32", "NWC"),
         (4, "float32", "strided"),
         (4, "float32", "NCHW_VECT_C"),
-        (3, "float32", "NHWC"),
-        (5, "float16", "NHWC"),
+        (3, "float32", "NDHWC"),
+        (5, "float16", "NWC"),
+        (5, "float16", "NCHW_VECT_C"),
         (4, "int8x32", "NHWC"),
         (4, "int8x4", "NCHW"),
     ],
@@ -403,6 +404,16 @@ def test_a_layout_that_makes_no_sense(
     )
     with pytest.raises(dnn.ArgumentError, match=r"algorithm\.layout=.*allowed: N"):
         dnn.convolution_forward.plan(handle, x, w, algorithm=result(layout))
+
+
+@pytest.mark.parametrize("geometry", ["1d", "3d"])
+def test_nhwc_goes_with_every_rank(handle: dnn.Handle, geometry: str) -> None:
+    x_shape, w_shape, options = GEOMETRIES[geometry]
+    problem = Problem(handle, x_shape, w_shape, **options)
+    converted = problem.run(algorithm=result(LAST[len(x_shape)]))
+    y = problem.run(algorithm=result("NHWC"))
+    problem.assert_right(y, PRECOMP)
+    np.testing.assert_array_equal(y.numpy(), converted.numpy())
 
 
 def test_vectors_stay_as_they_are(handle: dnn.Handle) -> None:
