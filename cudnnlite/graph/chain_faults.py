@@ -24,12 +24,15 @@ WhyWrong = Callable[[Shape, Shape], "str | None"]
 def why_chain_is_wrong(graph: GraphData) -> str | None:
     """Return why pointwise operations, alone or behind others, would be wrong, or None."""
     kinds = {node.kind for node in graph.nodes}
-    modes = {dict(node.attributes).get("mode") for node in graph.nodes}
-    if _NORMALIZATION in kinds and "RELU_BWD" in modes:
-        return (
-            "cuDNN 9.19 ends the process when it is asked for RELU_BWD behind a normalisation; "
-            "compute it by a graph of its own"
-        )
+    if _NORMALIZATION in kinds:
+        for node in graph.nodes:
+            mode = dict(node.attributes).get("mode", "")
+            # Seen of RELU_BWD and GELU_BWD.
+            if mode.endswith("_BWD"):
+                return (
+                    f"cuDNN 9.19 ends the process when it is asked for {mode} behind a "
+                    "normalisation; compute it by a graph of its own"
+                )
     why_operand_is_wrong: WhyWrong | None = None
     if kinds == {_POINTWISE}:
         why_operand_is_wrong = why_operand_alone_is_wrong

@@ -84,7 +84,8 @@ def _why_matrices_are_wrong(graph: GraphData) -> str | None:
 def _why_keys_are_wrong(graph: GraphData) -> str | None:
     """Return why k may not have such strides where attention has the gradient of its bias.
 
-    The kernel that multiplies the gradient of the scores by k takes k for a packed array.
+    The kernel that multiplies the gradient of the scores by k takes k for a packed array: of one
+    step too, where the heads are no neighbours.
     """
     products = [node for node in graph.nodes if node.kind == _PRODUCT]
     if len(products) <= 2 or not _has_bias_gradient(graph):
@@ -92,11 +93,14 @@ def _why_keys_are_wrong(graph: GraphData) -> str | None:
     (number,) = dict(products[0].reads)["bdesc"]
     k_transposed = graph.tensors[number]
     size, steps = k_transposed.shape[-2:]
-    step = k_transposed.strides[-1]
-    if steps == 1 or step == size:
+    axis, step = "steps", k_transposed.strides[-1]
+    if steps == 1:
+        axes = zip(k_transposed.shape[:-2], k_transposed.strides[:-2], strict=True)
+        axis, step = "heads", min((stride for n, stride in axes if n > 1), default=size)
+    if step == size:
         return None
     return (
-        f"cuDNN 9.19 computes the gradient dq wrongly beside that of a bias where the steps of "
+        f"cuDNN 9.19 computes the gradient dq wrongly beside that of a bias where the {axis} of "
         f"{k_transposed.name} are no neighbours in memory: they are {step} elements apart, needed: "
         f"{size}; give a packed array"
     )

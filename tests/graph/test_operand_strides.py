@@ -108,13 +108,22 @@ def test_the_steps_of_k_are_neighbours_beside_the_gradient_of_a_bias(strides, ow
     assert why_wrong(gradients(k)) is None
     packed = dnn.TensorSpec(k.shape, "float16")
     assert why_wrong(gradients(packed, return_dbias=True)) is None
-    one_step = dnn.TensorSpec((2, 2, 1, 16), "float16", strides=strides)
-    q, stats = dnn.TensorSpec((2, 2, 9, 16), "float16"), dnn.TensorSpec((2, 2, 9, 1), "float32")
-    bias = dnn.TensorSpec((2, 1, 9, 1), "float16")
-    graph = dnn.scaled_dot_product_attention_backward.graph(
-        q, one_step, one_step, q, q, stats, bias=bias, return_dbias=True
-    )
-    assert why_wrong(graph) is None
+
+
+@pytest.mark.parametrize(
+    ("strides", "is_right"),
+    [((64, 16, 16, 1), False), ((64, 16, 64, 1), False), ((32, 8, 8, 1), True), ((32, 8, 32, 1), True)],
+)  # fmt: skip
+def test_the_heads_of_one_step_are_neighbours_beside_the_gradient_of_a_bias(strides, is_right):
+    k = dnn.TensorSpec((1, 4, 1, 8), "bfloat16", strides=strides)
+    q, stats = dnn.TensorSpec((1, 4, 16, 8), "bfloat16"), dnn.TensorSpec((1, 4, 16, 1), "float32")
+    bias = dnn.TensorSpec((1, 4, 16, 1), "bfloat16")
+    for return_dbias in (True, False):
+        graph = dnn.scaled_dot_product_attention_backward.graph(
+            q, k, k, q, q, stats, bias=bias, return_dbias=return_dbias
+        )
+        fault = why_wrong(graph)
+        assert fault is None if is_right or not return_dbias else "no neighbours" in fault
 
 
 # ------------------------------------------------------------------- convolutions
@@ -176,13 +185,14 @@ def test_one_layout_of_all_is_left_to_cudnn(layout):
 # ------------------------------------------------------------------- gradients in a chain
 
 
-def test_the_gradient_of_relu_behind_a_normalisation_is_refused(own_handle):
+@pytest.mark.parametrize("mode", ["RELU_BWD", "GELU_BWD", "TANH_BWD"])
+def test_a_gradient_behind_a_normalisation_is_refused(mode, own_handle):
     graph = dnn.Graph()
     x, dy = (graph.input(name, (2, 24, 1, 1), "float16") for name in ("x", "dy"))
     scale = graph.input("scale", (1, 24, 1, 1), "float32")
     y = graph.normalization_forward("RMS", x, scale).y
-    graph.output("dx", graph.pointwise("RELU_BWD", y, dy), "float16")
-    with pytest.raises(dnn.ArgumentError, match="RELU_BWD behind a normalisation"):
+    graph.output("dx", graph.pointwise(mode, y, dy), "float16")
+    with pytest.raises(dnn.ArgumentError, match=f"{mode} behind a normalisation"):
         graph.plan(own_handle)
 
 
