@@ -17,7 +17,8 @@ from fuzz import random_calls
 from fuzz.random_calls import BEHIND_OTHERS, GENERATORS, Caller, Report
 from fuzz.random_comparison import Expected, WrongError, compare
 from fuzz.random_draw import Draw
-from fuzz.random_graphs import RandomGraph
+from fuzz.random_graphs import RandomGraph, Tracked, unclear_places
+from fuzz.random_sequences import is_at_a_kink
 
 SEED, CALLS = 55, 250
 OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), OperationFunction)]
@@ -193,6 +194,34 @@ def test_sums_that_overflow_are_open(emulated, name):
             dtype = call.draw.hosts[0].dtype
             result = np.nan_to_num(expected.values, nan=0.0, posinf=1.0, neginf=1.0)
             compare(result.astype(dtype), expected, call.draw.hosts)
+
+
+@pytest.mark.parametrize(
+    ("mode", "x", "is_open"),
+    [
+        ("POW", -2.0, True),
+        ("POW", 0.0, True),
+        ("POW", 2.0, False),
+        ("TAN", 1.57, True),
+        ("TAN", 1.2, False),
+        ("GELU_FWD", -7e4, True),
+        ("GELU_FWD", 7e4, False),
+        ("GELU_FWD", -3e4, False),
+    ],
+)
+def test_places_of_functions_that_engines_compute_in_other_ways(mode, x, is_open):
+    tracked = Tracked(None, np.array([x]), np.array([0.01]))
+    assert unclear_places(mode, "float16", tracked, behind_product=True) == is_open
+
+
+def test_the_slope_of_relu_at_zero_is_open():
+    names = ("layer0.forward.input.h", "layer0.forward.recurrent.h")
+    weights = {name: np.ones((1, 1)) for name in (*names, *(n.replace("0", "1") for n in names))}
+    x, dy = np.array([-1.0, 0.5]).reshape(2, 1, 1), np.ones((2, 1, 1))
+    assert is_at_a_kink("relu", weights, x, dy, None, None)
+    assert not is_at_a_kink("relu", weights, np.abs(x), dy, None, None)
+    assert not is_at_a_kink("relu", {name: weights[name] for name in names}, x, dy, None, None)
+    assert not is_at_a_kink("relu", {**weights, "layer1.forward.bias": x[0]}, x, dy, None, None)
 
 
 @pytest.mark.processes
