@@ -388,20 +388,10 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
         return "operations before a product"
     if len(first.value("adesc").attributes["dimensions"]) != 3:
         return "a product of other than three axes"
-    reason = _why_no_types(graph, first)
+    reason = _why_no_types(graph, first) or _why_no_outputs(graph, first)
     if reason is not None:
         return reason
-    outputs = [
-        tensor
-        for operation in graph.operations
-        for tensor in graph.outputs_of(operation).values()
-        if not tensor.value("is_virtual", False)
-    ]
-    has_prologue = first is not graph.operations[0]
-    has_reduction = bool(others) and others[-1].kind == "OPERATION_REDUCTION"
-    if len(outputs) > 1 and (has_prologue or has_reduction):
-        return "further outputs beside a reduction or a prologue, which no GPU was asked about"
-    if has_reduction:
+    if others and others[-1].kind == "OPERATION_REDUCTION":
         reduction = others.pop()
         x, y = (spec_of(reduction.value(name)) for name in ("xdesc", "ydesc"))
         if any(size not in (1, whole) for size, whole in zip(y.shape, x.shape, strict=True)):
@@ -413,6 +403,24 @@ def _why_no_epilogue(graph: GraphFormula) -> str | None:
             return "operations behind a product that are not pointwise"
         if mode_of(operation) not in _IN_A_CHAIN:
             return f"{mode_of(operation).name} behind a product"
+    return None
+
+
+def _why_no_outputs(graph: GraphFormula, product: BackendObject) -> str | None:
+    """Return why a graph with a product has no engine for its outputs, as an H200 answered."""
+    before, last = graph.operations[0], graph.operations[-1]
+    outputs = [
+        tensor
+        for operation in graph.operations
+        for tensor in graph.outputs_of(operation).values()
+        if not tensor.value("is_virtual", False)
+    ]
+    if before is product or len(outputs) == 1:
+        return None
+    if product.value("adesc") in outputs:
+        return "an output of an operation before a product"
+    if last.kind == "OPERATION_REDUCTION":
+        return "further outputs beside a reduction and a prologue, which no GPU was asked about"
     return None
 
 

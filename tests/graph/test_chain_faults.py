@@ -281,10 +281,36 @@ def test_two_products_side_by_side_are_no_attention() -> None:
     assert "unwritten" not in (why_wrong(graph) or "")
 
 
-def test_what_no_gpu_was_asked_about_is_refused(own_handle: dnn.Handle) -> None:
+PLACES = ("before the product", "the product", "behind the product")
+
+
+@pytest.mark.parametrize(
+    ("place", "is_reduced"),
+    [(PLACES[0], False), *((place, kind) for place in PLACES[1:] for kind in (False, True))],
+)
+def test_further_outputs_of_a_product(place, is_reduced, own_handle):
+    """An H200 wrote those behind the product, and had no engine for what is before it."""
+    rng = np.random.default_rng(7)
+    host_a, host_b = (rng.integers(-2, 3, shape) for shape in ((2, 8, 16), (2, 16, 24)))
+    operand_a = host_a
     graph = dnn.Graph()
-    y = product(graph)
-    graph.output("y", y, "float16")
-    graph.output("total", graph.reduce("ADD", y))
-    with pytest.raises(dnn.NotSupportedError):
-        graph.plan(own_handle)
+    a, b = graph.input("a", host_a.shape, "float16"), graph.input("b", host_b.shape, "float16")
+    if not is_reduced:
+        a, host_a = graph.pointwise("RELU_FWD", a, dtype="float16"), np.maximum(host_a, 0)
+    y = graph.matmul(a, b)
+    tensors, hosts = [a, y, graph.relu(y)], [host_a, host_a @ host_b]
+    hosts.append(np.maximum(hosts[1], 0))
+    graph.output("between", tensors[PLACES.index(place)], "float16")
+    last, expected = tensors[2] * 0.5, hosts[2] * 0.5
+    if is_reduced:
+        last, expected = graph.reduce("ADD", tensors[2], (-1,)), hosts[2].sum(-1, keepdims=True)
+    graph.output("last", last, "float32" if is_reduced else "float16")
+    if place == PLACES[0]:
+        with pytest.raises(dnn.NotSupportedError):
+            graph.plan(own_handle)
+        return
+    arrays = [own_handle.array(host, dtype="float16") for host in (operand_a, host_b)]
+    with graph.plan(own_handle) as plan:
+        written = plan(*arrays)
+    np.testing.assert_array_equal(written["between"].numpy(), hosts[PLACES.index(place)])
+    np.testing.assert_array_equal(written["last"].numpy(), expected)
