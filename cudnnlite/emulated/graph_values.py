@@ -141,10 +141,12 @@ class _Memory:
             for tensor in graph.outputs_of(operation).values()
             if tensor.value("unique_id") in self._views
         ]
+        residuals = _residuals(graph)
         for number in self.output_ids:
             for other in self._views:
                 tensors = [(self._specs[key], addresses[key] or 0) for key in (number, other)]
-                if other != number and share_values(*tensors[0], *tensors[1]):
+                is_in_place = other in residuals and tensors[0] == tensors[1]
+                if other != number and not is_in_place and share_values(*tensors[0], *tensors[1]):
                     raise bad_parameter(f"operands {other} and {number} overlap in memory")
 
     def read(self, tensor: BackendObject) -> Array:
@@ -158,6 +160,21 @@ class _Memory:
         spec = self._specs[number]
         output = to_output(np.broadcast_to(values, spec.shape), numpy_dtype(spec.dtype))
         write_values(self._views[number], spec, slice(None), output)
+
+
+def _residuals(graph: GraphFormula) -> set[int]:
+    """Return the numbers of the operands behind a product that its result may be in place of."""
+    kinds = [operation.kind for operation in graph.operations]
+    if kinds.count("OPERATION_MATMUL") != 1 or {*kinds} != {
+        "OPERATION_MATMUL",
+        "OPERATION_POINTWISE",
+    }:
+        return set()
+    return {
+        tensor.value("unique_id")
+        for operation in graph.operations[kinds.index("OPERATION_MATMUL") + 1 :]
+        for tensor in graph.tensors_of(operation).values()
+    }
 
 
 Computation = Callable[

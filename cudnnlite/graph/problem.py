@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
+from cudnnlite.graph.operand_types import behind_products
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem
@@ -85,6 +86,7 @@ class GraphProblem(Problem):
         graph.freeze()
         _check_sums_of_nothing(graph, outputs)
         results = tuple(record.spec for record in outputs.values())
+        in_place = _in_place(graph, outputs)
         operation = GraphOperation(
             KIND,
             EXECUTE,
@@ -95,6 +97,8 @@ class GraphProblem(Problem):
             mixed=True,
             flops=lambda problem: flops_of(problem.graph),
             sums_images=True,
+            in_place=in_place,
+            never_in_place=frozenset(inputs) - in_place if in_place else frozenset(),
             graph=graph,
             scratch_outputs=scratch_names,
         )
@@ -128,6 +132,34 @@ class GraphProblem(Problem):
         inputs = ", ".join(map(str, self.graph.inputs.values()))
         outputs = ", ".join(map(str, self.graph.outputs.values()))
         return f"graph of {kinds}: {inputs} to {outputs}"
+
+
+def _in_place(graph: GraphData, outputs: Mapping[str, TensorRecord]) -> frozenset[str]:
+    """Return the operands whose memory the output may have: those of a residual behind a product.
+
+    An H200 with cuDNN 9.19 gave the same bits for relu(a @ b + z) at the address of z as elsewhere,
+    with engines 4 and 7 (2026-11-29).  Other graphs were not asked about.
+    """
+    products = [node for node in graph.nodes if node.kind == "MATMUL"]
+    others = [node for node in graph.nodes if node.kind != "MATMUL"]
+    has_chain = len(products) == 1 and {node.kind for node in others} == {"POINTWISE"}
+    if not has_chain or len(outputs) != 1 or len(graph.outputs) != 1:
+        return frozenset()
+    (output,) = outputs.values()
+    behind = behind_products(graph)
+    elsewhere = {
+        graph.tensors[number].name
+        for node in graph.nodes
+        if node.kind == "MATMUL" or behind.isdisjoint(node.read_numbers)
+        for number in node.read_numbers
+    }
+    elsewhere |= {record.name for record in graph.tensors if record.view_of is not None}
+    as_output = {
+        record.name
+        for record in graph.inputs.values()
+        if replace(record, name=output.name) == output
+    }
+    return frozenset(as_output - elsewhere)
 
 
 def _check_sums_of_nothing(graph: GraphData, outputs: Mapping[str, TensorRecord]) -> None:

@@ -133,7 +133,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             graph passes by value may be given by its name: it has this value for one call.
         out : mapping of str to device array, or device array, optional
             Arrays that are written in place, by the names of outputs.  A graph with one output also
-            takes the array alone.  Other outputs are new arrays.
+            takes the array alone.  Other outputs are new arrays.  The output of a graph with one
+            product may be an operand that is added behind it, of the same spec.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
 

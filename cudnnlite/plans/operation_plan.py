@@ -591,12 +591,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         is_first = index == self._reads
         names = (*self._names[:index], "dropout_state")
         others_by_name = dict(zip(names, others))  # noqa: B905  (there may be no states)
-        check_writable(
-            written,
-            operation.argument(self._names[index]),
-            operation.in_place if is_first else frozenset(),
-            **others_by_name,
-        )
+        argument = operation.argument(self._names[index])
+        in_place = operation.in_place if is_first else frozenset()
+        check_writable(written, argument, in_place, **others_by_name)
+        apart = {name: others_by_name[name] for name in operation.never_in_place}
+        check_overlap(written, argument, frozenset(), **apart)
 
     def _checked_reserve(self, reserve: object, arrays: Sequence[DeviceArray]) -> DeviceArray:
         operation = self.problem.operation

@@ -99,6 +99,8 @@ class Operation:
     )
     # The operands whose memory the first output may have, with the same layout.
     in_place: frozenset[str] = frozenset()
+    # The operands whose memory no output has, not even one that is in place of another operand.
+    never_in_place: frozenset[str] = frozenset()
     # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.
     # Operands that are not listed need the size of their data type.  A kernel that loads several
     # values at once ends the CUDA context of the process if its operand has less;

@@ -12,6 +12,7 @@ from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype, parse_dtype
+from cudnnlite.graph.problem import GraphProblem
 
 from .problems import Array, poisoned, random_values, upload
 
@@ -475,3 +476,58 @@ def test_graphs_of_matrices_are_saved_and_compared() -> None:
     assert dnn.Graph.from_json(graph.to_json()) == graph
     assert dnn.matmul.graph(spec(1, 4, 8), spec(8, 16), bias=spec(16)) != graph
     assert "y 4x16 float16 as 1x4x16" in str(graph)
+
+
+# ---------------------------------------------------------------------------- residuals in place
+
+
+def residual(a: dnn.TensorSpec, b: dnn.TensorSpec, z: dnn.TensorSpec, kind: str = "") -> dnn.Graph:
+    """Return a graph of relu(a @ b + z), or of what is close to it."""
+    graph = dnn.Graph()
+    x, w, added = (
+        graph.input(name, spec.shape, spec.dtype, spec.strides)
+        for name, spec in (("a", a), ("b", b), ("z", z))
+    )
+    if kind == "before the product":
+        x = graph.pointwise("ADD", x, added, dtype=a.dtype)
+    elif kind == "transposed":
+        batch, rows, columns = z.shape
+        added = graph.view(added, (batch, columns, rows), (rows * columns, 1, columns))
+    y = graph.matmul(x, w)
+    if kind == "two outputs":
+        graph.output("y0", y, z.dtype)
+    elif kind == "a sum":
+        graph.output("y", graph.reduce("ADD", y + added, (-1,)))
+        return graph
+    graph.output("y", graph.relu(y if kind == "before the product" else y + added), z.dtype)
+    return graph
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(24, 40, 56), (16, 48, 48)])
+def test_a_residual_in_place(
+    handle: dnn.Handle, operands: Operands, dtype: str, rows: int, inner: int, columns: int
+) -> None:
+    """The result may have the memory of what is added to it, even if x has the same shape."""
+    a, host_a = operands.make((2, rows, inner), dtype)
+    b, host_b = operands.make((2, inner, columns), dtype)
+    z, host_z = operands.make((2, rows, columns), dtype)
+    with residual(a.spec, b.spec, z.spec).plan(handle) as plan:
+        apart = plan(a, b, z)["y"].numpy()
+        assert plan(a, b, z, out=z)["y"] is z
+        np.testing.assert_array_equal(z.numpy(), apart)
+        if a.spec == z.spec:
+            for x in (a, z):
+                with pytest.raises(dnn.ArgumentError, match=r"out overlaps a\b"):
+                    plan(x, b, z, out=x)
+    expected = np.maximum(host_a @ host_b + host_z, 0)
+    assert_close(apart, expected, GRAPH_BOUNDS["product"][dtype])
+
+
+@pytest.mark.parametrize("kind", ["before the product", "transposed", "two outputs", "a sum"])
+def test_other_graphs_are_not_in_place(kind: str) -> None:
+    square = spec(2, 16, 16)
+    problem = GraphProblem(residual(square, square, square, kind))
+    assert not problem.operation.in_place
+    assert GraphProblem(residual(square, square, square)).operation.in_place == {"z"}
+    assert not GraphProblem(residual(square, square, spec(1, 1, 16))).operation.in_place

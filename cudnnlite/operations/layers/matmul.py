@@ -81,7 +81,8 @@ def matmul(
         float16 and bfloat16 are exact on tensor cores, too; for true float32 a convolution with
         filters of one tap is a product.
     out : device array, optional
-        y, written in place; a new array if not given.  Its rows, or its columns, must be packed.
+        y, written in place; a new array if not given.  Its rows, or its columns, must be packed.  It
+        may be `bias`, if that has its shape, strides and data type.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 
