@@ -91,7 +91,8 @@ class ConvertedCall:
 
     def replace(self, **addresses: int) -> None:
         """Change the addresses; ArgumentError if the workspace is not aligned."""
-        workspace = addresses.pop("workSpace")
+        # There is none if the packed strides are other numbers for the same memory.
+        workspace = addresses.pop("workSpace", 0)
         if workspace % ALLOCATION_ALIGNMENT:
             raise ArgumentError(
                 f"workspace begins at {workspace:#x}; copies of {', '.join(self.converted)} are in "
@@ -108,7 +109,9 @@ class ConvertedCall:
         """Enqueue the conversions and the call."""
         for convert in self._conversions.values():
             convert()
-        self.call()
+        call = self.call
+        if status := call.function(*call.arguments):
+            call.check(status)
         for convert in self._back_conversions.values():
             convert()
 

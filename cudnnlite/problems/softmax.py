@@ -10,7 +10,7 @@ from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.specs import TensorSpec
-from cudnnlite.specs.layout import CHANNELS_FIRST, span
+from cudnnlite.specs.layout import CHANNELS_FIRST, same_strides, span
 
 # The layouts with the channels first, by rank.
 _FIRST = {2: "packed", **CHANNELS_FIRST}
@@ -27,8 +27,9 @@ def _is_one_row(spec: TensorSpec) -> bool:
 def _is_kernel_known(x: TensorSpec, y: TensorSpec) -> bool:
     """Return whether the strides determine which kernel cuDNN chooses.
 
-    With gaps and an axis of size 1 its choice was not understood.  Images may have one row: cuDNN
-    receives tensors of rank 3 as such images, and none of their results was wrong.
+    With gaps and an axis of size 1 its choice was not understood: a gradient of (1, 5, 7, 1) with
+    strides (7, 63, 1, 7) was NaN.  Images may have one row: cuDNN receives tensors of rank 3 as such
+    images, and none of their results was wrong.
     """
     has_gaps = "strided" in (x.canonical.layout, y.canonical.layout)
     sizes = x.shape if x.rank != 4 else (*x.shape[:2], x.shape[3])
@@ -74,6 +75,8 @@ def _right_mode(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> 
     mode, algorithm = options["mode"], options["algorithm"]
     # With one pixel an image, both modes are the same.
     has_one_position = x.size == prod(x.shape[:2])
+    if not (has_one_position or _is_kernel_known(x, y)):
+        return None
     if has_one_position or mode == SoftmaxMode.INSTANCE:
         if not _is_wrong_by_instance(x, y, algorithm):
             return SoftmaxMode.INSTANCE
@@ -105,8 +108,14 @@ def _packed(problem: Any) -> Any:
     """Return the problem of packed operands if no mode is right with the strides of these."""
     if _right_mode(problem.specs, problem.options) is not None:
         return None
-    changes = {name: TensorSpec(spec.shape, spec.dtype) for name, spec in problem.specs.items()}
-    return problem.replace(**changes, beta=0.0)
+    changes: dict[str, Any] = {
+        name: TensorSpec(spec.shape, spec.dtype) for name, spec in problem.specs.items()
+    }
+    (written,) = problem.operation.writes
+    y = problem.specs[written]
+    if not same_strides(y.shape, y.strides, changes[written].strides):
+        changes["beta"] = 0.0  # the copy back adds the old values
+    return problem.replace(**changes)
 
 
 _OPTIONS = {"algorithm": SoftmaxAlgorithm, "mode": SoftmaxMode}

@@ -203,6 +203,22 @@ def test_large_values(handle: dnn.Handle, dtype: str, layout: str, activation: s
         assert (y[~finite] == rounded[~finite]).all()
 
 
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_filter_in_another_layout_is_converted(handle: dnn.Handle, activation: str) -> None:
+    """Conversions are made around what is one call, or two: tanh is computed by a second one."""
+    fused = Fused(handle, layout="NCHW")
+    x, w, bias = fused.operands
+    w = handle.array(w.numpy(), layout="NHWC")
+    y = dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv, activation)
+    fused.assert_right(y, activation)
+    with dnn.convolution_bias_activation_forward.plan(
+        handle, x, w, bias, fused.conv, activation
+    ) as plan:
+        assert plan.choice.conversions
+        for _ in range(2):
+            fused.assert_right(plan(x, w, bias, out=fused.out()), activation)
+
+
 def test_what_the_descriptor_call_has_not_is_refused_by_name(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     for activation, options, message in (

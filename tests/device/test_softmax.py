@@ -203,6 +203,7 @@ GAPS: list[tuple[Any, ...]] = [
     ((3, 6, 4), (0, 2, 1), 2, 1, "instance"),
     ((3, 4, 2, 5), (0, 2, 3, 1), 2, 1, "instance"),
     ((3, 2, 3, 2, 4), (0, 2, 3, 4, 1), 2, 1, "instance"),
+    ((1, 5, 7, 1), (1, 0, 3, 2), 0, 8, "channel"),
 ]
 
 
@@ -246,6 +247,40 @@ def test_gaps_that_cudnn_reads_are_copied_away(
         )
         assert_near(dx.numpy(), packed_dx.numpy(), OPERATION_BOUNDS[dtype])
         assert (memory_of(dx)[gap_mask(spec)] == 0xFF).all()
+
+
+# Shape, data type, layouts of x and out, and mode: packed copies are computed, and an operand that is
+# packed already, whatever its layout is called, is its own copy.
+ALREADY_PACKED: list[tuple[Any, ...]] = [
+    ((2, 1, 2, 2, 2), "float64", "NCDHW", "NDHWC", "instance"),
+    ((3, 1, 1, 1, 4), "float64", "NDHWC", "NDHWC", "channel"),
+    ((1, 1, 8, 9), "float32", "NHWC", "NCHW", "instance"),
+    ((1, 3, 2, 3, 1), "float32", "NDHWC", "NCDHW", "instance"),
+]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "layout", "out_layout", "mode"), ALREADY_PACKED)
+@pytest.mark.parametrize("beta", [0.0, -2.0])
+def test_what_is_packed_already_is_not_copied(
+    handle: dnn.Handle,
+    shape: tuple[int, ...],
+    dtype: str,
+    layout: str,
+    out_layout: str,
+    mode: str,
+    beta: float,
+) -> None:
+    how = {"algorithm": "log", "mode": mode}
+    spec, out_spec = (dnn.TensorSpec(shape, dtype, name) for name in (layout, out_layout))
+    host, old = (random_values(np.random.default_rng(seed), shape, dtype) for seed in range(2))
+    x = upload(handle, spec, host)
+    expected = onnx_softmax(host, "log", mode) + beta * old.astype(np.float64)
+    with dnn.softmax_forward.plan(handle, spec, **how, beta=beta, out=out_spec) as plan:
+        y = plan(x, out=upload(handle, out_spec, old))
+    assert_near(y.numpy(), expected, 2 * OPERATION_BOUNDS[dtype])
+    out = upload(handle, out_spec, old)
+    dnn.softmax_forward(handle, x, **how, beta=beta, out=out)
+    assert_near(out.numpy(), expected, 2 * OPERATION_BOUNDS[dtype])
 
 
 def test_a_view_with_gaps_in_place(handle: dnn.Handle) -> None:
