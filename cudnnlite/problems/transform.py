@@ -10,6 +10,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import LAYER_DTYPES, Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
+from cudnnlite.specs.layout import CHANNELS_LAST
 
 # `cudnnSetTensorNdDescriptor` takes all data types of arrays but these.
 _WITHOUT_DESCRIPTOR = (
@@ -47,21 +48,23 @@ def _check(specs: Any, options: Any) -> None:
 def _check_plain_copy(specs: Any, options: Any) -> None:
     """Raise ArgumentError for a conversion to float64 that cuDNN 9.19 computes wrongly.
 
-    Its kernel for tensors with gaps, in two layouts, or of one pixel reads alpha and beta as double
-    if y is float64.  Its other kernel reads them as float if x is.  Which of them runs is cuDNN's
-    choice, so that no scalar would be right for both.  (H200: 12 of 12 random calls were wrong, and
-    of packed images in one layout 21 of 21 right.)
+    Its kernel for tensors with gaps, in two layouts, of one pixel, or of one channel that comes last
+    reads alpha and beta as double if y is float64.  Its other kernel reads them as float if x is.
+    Which of them runs is cuDNN's choice, so that no scalar would be right for both.  (H200, shapes
+    of rank 4 and 5, with scalars of both types.)
     """
     x, y = specs["x"], specs["y"]
     if y.dtype != DataType.DOUBLE or x.dtype == DataType.DOUBLE:
         return
     is_in_one_layout = x.canonical.layout == y.canonical.layout != "strided"
-    if is_in_one_layout and max(x.shape[2:], default=1) > 1:
+    has_last_channel = x.shape[1:2] == (1,) and x.canonical.layout in CHANNELS_LAST.values()
+    if is_in_one_layout and not has_last_channel and max(x.shape[2:], default=1) > 1:
         return
     raise ArgumentError(
         f"x is {x} and out is {y}: cuDNN 9.19 converts {dtype_name(x.dtype)} to float64 wrongly where "
-        "either has gaps, the layouts differ or images have one pixel; give packed images of more "
-        "pixels in one layout, as transform_tensor(x, layout=...) and reshape make them"
+        "either has gaps, the layouts differ, images have one pixel, or a single channel comes last; "
+        "give packed images of more pixels in one layout, a single channel first, as "
+        "transform_tensor(x, layout=...) and reshape make them"
     )
 
 
