@@ -56,11 +56,7 @@ def check_row(row, status, error):
     if dtype not in FLOATS and status == "NOT_SUPPORTED":
         # The emulated device has fewer operations on integers than a GPU.
         return
-    if gpu_status == "REFUSED_BY_US" and row[0].startswith("softmax"):
-        # The table is older than the packed copies, on which both devices compute these.
-        assert status == "SUCCESS", row
-    else:
-        assert status == gpu_status, row
+    assert status == gpu_status, row
     if status == "SUCCESS" and is_at_a_kink(row):
         assert error == pytest.approx(gpu_error, abs=BOUNDS[y_dtype]), row
     elif status == "SUCCESS":
