@@ -77,7 +77,12 @@ def op_tensor(d: Draw) -> Call:
     magnitude = np.abs(one) + np.abs(other) if op in ("add", "min", "max") else np.abs(one) + 1
     if op == "mul":
         magnitude = np.abs(one * other)
-    unclear = np.isnan(one) | np.isnan(other) if op in ("min", "max") else np.zeros(images, bool)
+    unclear = np.zeros(images, bool)
+    if op in ("min", "max"):
+        unclear = np.isnan(one) | np.isnan(other)
+    elif op == "mul" and dtype != "float64":
+        # A factor that is scaled first may become infinite in float32.
+        unclear = np.maximum(np.abs(one), np.abs(other)) > 3.4e38
     options = {"op": op, "alpha1": alpha1, "alpha2": alpha2}
     expected = Expected(functions[op](), magnitude, dtype, open=unclear)
     return Call(d, "op_tensor", [expected], options)
@@ -120,6 +125,11 @@ def reduce_tensor(d: Draw) -> Call:
         # Products and squares overflow or vanish on the way, in an order that is the kernel's.
         extreme = (sizes > 1e3) | ((sizes < 1e-3) & (sizes > 0))
         unclear = extreme.any(axes, keepdims=True) | ~finite
+        # "mul_no_zeros" leaves out a product that vanished, too.
+        factors = np.where(sizes > 0, sizes, 1.0)
+        least = np.minimum(factors, 1).prod(axes, keepdims=True)
+        most = np.maximum(factors, 1).prod(axes, keepdims=True)
+        unclear |= (least < 1e-37) | (most > 1e37)
         factor = 10.0
     if summed:
         unclear = unclear | (np.isinf(a).any(axes, keepdims=True))

@@ -12,7 +12,7 @@ import cudnnlite as dnn
 from fuzz.random_call import Call
 from fuzz.random_comparison import Expected
 from fuzz.random_convolutions import sigmoid
-from fuzz.random_draw import Array, Draw, Shape, dtype_of
+from fuzz.random_draw import Array, Draw, Shape, dtype_of, largest_of
 
 # ---------------------------------------------------------------- pooling
 
@@ -137,11 +137,13 @@ def pooling_with_indices_forward(d: Draw) -> Call:
     of_y = Expected(
         y, magnitude, dtype, "copy", open=unclear, spec=dnn.TensorSpec(y.shape, dtype, "NHWC")
     )
+    # cuDNN's search begins with the least finite value, which nothing in such a window exceeds.
+    is_least = y <= -largest_of(dtype_of(dtype))
     indices = Expected(
         pooling.places(x),
         None,
         "int32",
-        open=unclear,
+        open=unclear | is_least,
         name="indices",
         is_exact=True,
         spec=dnn.TensorSpec(y.shape, "int32", "NHWC"),
