@@ -22,6 +22,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.operand_strides import why_images_are_wrong, why_strides_are_wrong
 from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
 from cudnnlite.graph.records import Node, Shape, TensorRecord
+from cudnnlite.specs.layout import same_strides
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
@@ -366,6 +367,12 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
         return (
             "cuDNN 9.19 ends the process when it is asked for gradients of maxima with channels "
             "last; give channels first"
+        )
+    dx = _written(graph, node, "dxdesc")
+    if dx is not None and reads_maxima and not same_strides(x.shape, x.strides, dx.strides):
+        return (
+            "cuDNN 9.19 writes gradients of maxima as if their strides were those of x; give both in "
+            "the same strides"
         )
     before, behind = _paddings(node)
     has_more_behind = any(map(gt, behind, before))

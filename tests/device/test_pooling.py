@@ -20,7 +20,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.specs.frozen import from_plain, to_plain
 
 from .operation_samples import LAYOUTS, spec_of
-from .problems import FLOATS, Array, moderate_values, poisoned, upload
+from .problems import FLOATS, Array, memory_of, moderate_values, poisoned, upload
 
 MAXIMA = ("max", "max_deterministic")
 MODES = (*MAXIMA, "average_count_include_padding", "average_count_exclude_padding")
@@ -652,6 +652,21 @@ def test_volumes_as_pytorch(
     dx = dnn.pooling_backward(handle, y, dy, x, pooling)
     assert tensor.grad is not None
     assert_near(dx.numpy(), tensor.grad.numpy(), OPERATION_BOUNDS[dtype])
+
+
+@pytest.mark.parametrize("mode", MAXIMA)
+def test_gradients_of_maxima_in_other_strides_than_x_are_refused(
+    handle: dnn.Handle, mode: str
+) -> None:
+    """An H200 wrote them in the strides of x, into gaps of out."""
+    pooling = pooling_of((2, 1, 2), ((0, 1), 0, (0, 1)), (1, 2, 2), mode=mode)
+    x = handle.array(images(5, "float32"))
+    y = handle.full(pooling.output_spec(x.spec).shape, 1.0)
+    out = poisoned(handle, spec_of(x.shape, "float32", "strided"))
+    before = memory_of(out).copy()
+    with pytest.raises(dnn.ArgumentError, match="as if their strides were those of x"):
+        dnn.pooling_backward(handle, y, y, x, pooling, out=out)
+    np.testing.assert_array_equal(memory_of(out), before)
 
 
 ONE_PIXEL = {  # window, padding

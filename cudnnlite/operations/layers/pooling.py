@@ -105,7 +105,9 @@ def pooling_with_indices_forward(
     tuple of two DeviceArray
         y, ``(N, C, *pooled)``, of the dtype and layout of `x`; and indices, int32, shaped and laid
         out as y.  An index is the place of the maximum within its window, whose values are counted
-        row by row from 0, padding included.  The first of several equal maxima counts.
+        row by row from 0, padding included.  The first of several equal maxima counts.  If all
+        values of a window are -infinity or the least finite one, -65504 in float16, cuDNN finds no
+        maximum: the index says nothing, and may be none of the window.
         `PoolingSpec.flat_indices` makes PyTorch's indices of them, which count within the image.
 
     Raises
