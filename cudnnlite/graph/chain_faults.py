@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.operand_types import behind_products
+from cudnnlite.graph.questions import behind_products
 from cudnnlite.graph.records import Node, Shape
 
 _BUILT_IN = 0  # the engine whose epilogues are compiled into the library
@@ -30,7 +30,7 @@ def why_chain_is_wrong(graph: GraphData) -> str | None:
             # Seen of RELU_BWD and GELU_BWD.
             if mode.endswith("_BWD"):
                 return (
-                    f"cuDNN 9.19 ends the process when it is asked for {mode} behind a "
+                    f"cuDNN ends the process when it is asked for {mode} behind a "
                     "normalisation; compute it by a graph of its own"
                 )
     why_operand_is_wrong: WhyWrong | None = None
@@ -77,12 +77,12 @@ def _why_relu_is_wrong(node: Node) -> str | None:
         return None
     if attributes.get("relu_upper_clip", math.inf) != math.inf:
         return (
-            "cuDNN 9.19 computes RELU_FWD with relu_lower_clip_slope and relu_upper_clip wrongly: "
+            "cuDNN computes RELU_FWD with relu_lower_clip_slope and relu_upper_clip wrongly: "
             "large values exceed the clip; Graph.relu clips by an operation of its own"
         )
     if slope > 1:
         return (
-            f"cuDNN 9.19 computes RELU_FWD with relu_lower_clip_slope={slope:g} wrongly: above 1 "
+            f"cuDNN computes RELU_FWD with relu_lower_clip_slope={slope:g} wrongly: above 1 "
             "the slope is that of positive values; Graph.relu computes it as a minimum"
         )
     return None
@@ -114,7 +114,7 @@ def why_operand_behind_convolution_is_wrong(operand: Shape, result: Shape) -> st
     if repeats_whole_pixels_or_channels(operand, result):
         return None
     return (
-        f"cuDNN 9.19 reads an operand of shape {operand} behind a convolution of shape {result} "
+        f"cuDNN reads an operand of shape {operand} behind a convolution of shape {result} "
         "wrongly; right are the shape of the result, one value for each channel (1, C, 1, 1), one "
         "for each pixel (N, 1, H, W), and one for all"
     )
@@ -125,14 +125,14 @@ def why_operand_alone_is_wrong(operand: Shape, result: Shape) -> str | None:
     if len(result) == 2:
         rows, columns = result
         return (
-            "cuDNN 9.19 leaves most of a result of two axes unwritten; give three, "
+            "cuDNN leaves most of a result of two axes unwritten; give three, "
             f"(1, {rows}, {columns})"
         )
     repeated = _repeated_axes(operand, result)
     if len(result) != 3 or len(repeated) < 2 or repeated == _long_axes(result, range(3)):
         return None
     return (
-        f"cuDNN 9.19 reads an operand of shape {operand} beside {result} wrongly: of three axes it "
+        f"cuDNN reads an operand of shape {operand} beside {result} wrongly: of three axes it "
         "repeats one or all; give four axes with channels last"
     )
 
@@ -179,6 +179,6 @@ def why_outputs_of_attention_are_wrong(graph: GraphData) -> str | None:
     if in_the_middle is None:
         return None
     return (
-        f"cuDNN 9.19 leaves the output {in_the_middle} of attention unwritten, because other "
+        f"cuDNN leaves the output {in_the_middle} of attention unwritten, because other "
         "operations read it; compute it by a graph of its own"
     )

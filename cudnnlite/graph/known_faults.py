@@ -20,8 +20,9 @@ from cudnnlite.graph.chain_faults import (
 )
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.operand_strides import why_images_are_wrong, why_strides_are_wrong
-from cudnnlite.graph.operand_types import is_attention, why_types_are_wrong
-from cudnnlite.graph.records import Node, Shape, TensorRecord
+from cudnnlite.graph.operand_types import why_types_are_wrong
+from cudnnlite.graph.questions import is_attention, operand, products_of, result
+from cudnnlite.graph.records import Node, Shape
 from cudnnlite.specs.layout import same_strides
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
@@ -132,7 +133,7 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
     if fault is not None:
         return fault
     for node in graph.nodes:
-        dy = _operand(graph, node, "dy") if node.kind in _ENGINES_OF_EVEN_PADDING else None
+        dy = operand(graph, node, "dy") if node.kind in _ENGINES_OF_EVEN_PADDING else None
         if dy is None:
             continue
         before, behind = _paddings(node)
@@ -171,7 +172,7 @@ def _narrows_float32_product(graph: GraphData) -> bool:
 
 
 def _why_attention_is_wrong(graph: GraphData) -> str | None:
-    products = [node for node in graph.nodes if node.kind == "MATMUL"]
+    products = products_of(graph)
     exponentials = [node for node in graph.nodes if dict(node.attributes).get("mode") == "EXP"]
     if not exponentials:
         return (
@@ -179,8 +180,8 @@ def _why_attention_is_wrong(graph: GraphData) -> str | None:
             "between them, and an engine of 9.19 and 9.28 computes others wrongly"
         )
     first, second = products[:2]
-    queries, keys = (_operand(graph, first, name) for name in ("adesc", "bdesc"))
-    values = _operand(graph, second, "bdesc") if len(products) == 2 else None
+    queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
+    values = operand(graph, second, "bdesc") if len(products) == 2 else None
     if queries is None or keys is None:
         return None
     fault = why_strides_end_the_process(
@@ -272,7 +273,7 @@ def _mask_labels(graph: GraphData) -> Iterator[str]:
     """Yield the operations that compute and apply masks."""
     for node in graph.nodes:
         mode = dict(node.attributes).get("mode", "")
-        x = _operand(graph, node, "xdesc")
+        x = operand(graph, node, "xdesc")
         if node.kind != "POINTWISE" or x is None:
             continue
         if is_mask_mode(mode):
@@ -314,24 +315,12 @@ def multiplies_in_tf32(graph: GraphData) -> bool:
     7e-4: none multiplies in full precision.
     """
     operands = [
-        _operand(graph, node, name)
+        operand(graph, node, name)
         for node in graph.nodes
         if node.kind == "MATMUL"
         for name in ("adesc", "bdesc")
     ]
     return any(record is not None and record.dtype == DataType.FLOAT for record in operands)
-
-
-def _operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
-    """Return a tensor that an operation reads; None if it is missing, which cuDNN refuses."""
-    numbers = dict(node.reads).get(name, ())
-    return graph.tensors[numbers[0]] if numbers else None
-
-
-def _written(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
-    """Return a tensor that an operation writes; None if it is missing."""
-    numbers = dict(node.writes).get(name, ())
-    return graph.tensors[numbers[0]] if numbers else None
 
 
 def has_channels_last(shape: Shape, strides: Shape) -> bool:
@@ -355,7 +344,7 @@ def _paddings(node: Node) -> tuple[Shape, Shape]:
 
 
 def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
-    x = _operand(graph, node, "xdesc") or _written(graph, node, "dxdesc")
+    x = operand(graph, node, "xdesc") or result(graph, node, "dxdesc")
     if x is None or len(x.shape) < 3:
         return None
     is_channels_last = has_channels_last(x.shape, x.strides)
@@ -368,7 +357,7 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
             "cuDNN 9.19 ends the process when it is asked for gradients of maxima with channels "
             "last; give channels first"
         )
-    dx = _written(graph, node, "dxdesc")
+    dx = result(graph, node, "dxdesc")
     if dx is not None and reads_maxima and not same_strides(x.shape, x.strides, dx.strides):
         return (
             "cuDNN 9.19 writes gradients of maxima as if their strides were those of x; give both in "
@@ -394,7 +383,7 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
 
 
 def _why_normalization_is_wrong(graph: GraphData, node: Node) -> str | None:
-    x = _operand(graph, node, "xdesc")
+    x = operand(graph, node, "xdesc")
     if x is None:
         return None
     for name, numbers in (*node.reads, *node.writes):

@@ -7,10 +7,15 @@ address, unless its values told nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.operand_types import behind_products, is_attention
+from cudnnlite.graph.questions import (
+    behind_products,
+    has_bias_gradient,
+    in_memory,
+    is_attention,
+    operand,
+    products_of,
+)
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 from cudnnlite.specs.layout import CHANNELS_LAST
 
@@ -36,11 +41,11 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     first, *chain = graph.nodes
     if first.kind != _CONVOLUTION or not chain or _is_bias_and_relu(chain):
         return None
-    images = [*_in_memory(graph, first.read_numbers), *graph.outputs.values()]
-    if not any(map(_is_channels_last, images)):
+    images = [*in_memory(graph, first.read_numbers), *graph.outputs.values()]
+    if not any(map(_is_packed_with_channels_last, images)):
         return None  # cuDNN refuses these
     for record in images:
-        if not _is_channels_last(record):
+        if not _is_packed_with_channels_last(record):
             layout = CHANNELS_LAST.get(len(record.shape), "channels last")
             return (
                 f"it reads {record.name} as packed with channels last; its strides are "
@@ -49,16 +54,16 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     return None
 
 
-def is_packed_matrix(shape: Shape, strides: Shape) -> bool:
+def is_packed_matrix(shape: Shape, strides: Shape, *, is_result: bool) -> bool:
     """Whether the elements of a row, or those of a column, are neighbours in each matrix.
 
-    Kernels have one stride, that between rows or between columns.  One column may have any, if it
-    is no smaller than that of the axis of size 1.
+    Kernels have one stride, that between rows or between columns.  A result of one column may have
+    any, if it is no smaller than that of the axis of size 1.
     """
     rows, columns = shape[-2:]
-    if columns == 1:
-        return rows == 1 or strides[-2] == 1 or strides[-1] <= strides[-2]
-    return strides[-1] == 1 or (rows > 1 and strides[-2] == 1)
+    if columns > 1:
+        return strides[-1] == 1 or (rows > 1 and strides[-2] == 1)
+    return rows == 1 or strides[-2] == 1 or (is_result and strides[-1] <= strides[-2])
 
 
 def _why_matrices_are_wrong(graph: GraphData) -> str | None:
@@ -66,18 +71,19 @@ def _why_matrices_are_wrong(graph: GraphData) -> str | None:
     behind = behind_products(graph)
     for node in graph.nodes:
         is_behind = not behind.isdisjoint(node.read_numbers)
-        if node.kind == _POINTWISE and is_behind:
-            numbers: Iterable[int] = (*node.read_numbers, *node.written_numbers)
-        elif node.kind == _PRODUCT:
-            numbers = node.written_numbers
-        else:
-            continue
-        for record in _in_memory(graph, numbers):
-            if len(record.shape) > 1 and not is_packed_matrix(record.shape, record.strides):
-                return (
-                    f"cuDNN 9.19 takes the rows or the columns of {record.name} beside a product "
-                    f"for packed ones; its strides are {record.spec.strides}: give a packed array"
-                )
+        operands = node.read_numbers if node.kind == _POINTWISE and is_behind else ()
+        results = node.written_numbers if node.kind == _PRODUCT or operands else ()
+        for numbers, is_result in ((operands, False), (results, True)):
+            for record in in_memory(graph, numbers):
+                is_matrix = len(record.shape) > 1
+                if is_matrix and not is_packed_matrix(
+                    record.shape, record.strides, is_result=is_result
+                ):
+                    return (
+                        f"cuDNN takes the rows or the columns of {record.name} beside a product "
+                        f"for packed ones; its strides are {record.spec.strides}: give a packed "
+                        "array"
+                    )
     return None
 
 
@@ -87,11 +93,10 @@ def _why_keys_are_wrong(graph: GraphData) -> str | None:
     The kernel that multiplies the gradient of the scores by k takes k for a packed array: of one
     step too, where the heads are no neighbours.
     """
-    products = [node for node in graph.nodes if node.kind == _PRODUCT]
-    if len(products) <= 2 or not _has_bias_gradient(graph):
+    products = products_of(graph)
+    k_transposed = operand(graph, products[0], "bdesc")
+    if len(products) <= 2 or k_transposed is None or not has_bias_gradient(graph):
         return None
-    (number,) = dict(products[0].reads)["bdesc"]
-    k_transposed = graph.tensors[number]
     size, steps = k_transposed.shape[-2:]
     axis, step = "steps", k_transposed.strides[-1]
     if steps == 1:
@@ -106,22 +111,7 @@ def _why_keys_are_wrong(graph: GraphData) -> str | None:
     )
 
 
-def _has_bias_gradient(graph: GraphData) -> bool:
-    """Whether scores of an attention, or their sums, are an output."""
-    products = {
-        number for node in graph.nodes if node.kind == _PRODUCT for number in node.written_numbers
-    }
-    behind = behind_products(graph)
-    return any(
-        node.kind == "REDUCTION"
-        and products.isdisjoint(node.read_numbers)
-        and not behind.isdisjoint(node.read_numbers)
-        and any(_in_memory(graph, node.written_numbers))
-        for node in graph.nodes
-    )
-
-
-def _is_channels_last(record: TensorRecord) -> bool:
+def _is_packed_with_channels_last(record: TensorRecord) -> bool:
     rank = len(record.shape)
     return rank in CHANNELS_LAST and record.spec.fits(CHANNELS_LAST[rank])
 
@@ -132,9 +122,3 @@ def _is_bias_and_relu(chain: list[Node]) -> bool:
     has_clips = any(dict(chain[-1].attributes).get(name) is not None for name in _CLIPS_OF_RELU)
     additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
     return bool(additions) and {*additions} == {"ADD"}
-
-
-def _in_memory(graph: GraphData, numbers: Iterable[int]) -> list[TensorRecord]:
-    """Return those of the tensors that are in device memory."""
-    records = [graph.tensors[number] for number in numbers]
-    return [record for record in records if record.name and record.value is None]

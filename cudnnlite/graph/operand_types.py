@@ -9,11 +9,19 @@ were wrong, 125 lost the context, and 28 ended the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.questions import (
+    has_bias_gradient,
+    in_memory,
+    is_attention,
+    operand,
+    products_of,
+)
 from cudnnlite.graph.records import Node, TensorRecord
 
 _LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
@@ -21,53 +29,58 @@ _SEEDS = ("seed", "offset_desc")
 _INTEGERS = (DataType.INT8, DataType.UINT8, DataType.INT32, DataType.INT64)
 _FLOATS = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 _STATISTICS = ("mean_desc", "inv_variance_desc")
-Rule = tuple[TensorRecord, Iterable[DataType]]  # a tensor in memory, and the types that it may have
+# The first operand of what multiplies, by kind.
+_FACTORS = {
+    "MATMUL": "adesc",
+    "CONVOLUTION_FORWARD": "x",
+    "CONVOLUTION_BACKWARD_DATA": "w",
+    "CONVOLUTION_BACKWARD_FILTER": "x",
+}
+
+
+class Rule(NamedTuple):
+    """The data types that a tensor in memory may have, beside another tensor.
+
+    Attributes
+    ----------
+    record : TensorRecord
+        The tensor.
+    allowed : tuple of DataType
+        Its types.
+    model : TensorRecord
+        The tensor whose type decides that.
+    """
+
+    record: TensorRecord
+    allowed: tuple[DataType, ...]
+    model: TensorRecord
 
 
 def why_types_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor in memory has a data type that cuDNN computes wrongly with, or None."""
-    rules: list[Rule] = []
-    for node in graph.nodes:
-        if node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
-            rules += _rules_of_normalization(graph, node)
-    if is_attention(graph):
-        rules += _rules_of_attention(graph)
-    elif any(node.kind.startswith(("MATMUL", "CONVOLUTION")) for node in graph.nodes):
-        rules += _rules_of_products(graph)
-    for record, allowed in rules:
+    for record, allowed, model in _rules(graph):
         if record.dtype not in allowed:
             names = " or ".join(map(dtype_name, dict.fromkeys(allowed)))
-            first_name, first = next(iter(graph.inputs.items()))
             return (
-                f"{record.name} is {dtype_name(record.dtype)}; needed beside {first_name} of "
-                f"{dtype_name(first.dtype)}: {names}; with others cuDNN computes wrongly"
+                f"{record.name} is {dtype_name(record.dtype)}; needed beside {model.name or 'factors'} of "
+                f"{dtype_name(model.dtype)}: {names}; with others cuDNN computes wrongly"
             )
     return None
 
 
-def is_attention(graph: GraphData) -> bool:
-    """Whether a product multiplies what is computed from the result of another one."""
-    computed = behind_products(graph)
-    return any(
-        node.kind == "MATMUL" and not computed.isdisjoint(node.read_numbers) for node in graph.nodes
-    )
-
-
-def behind_products(graph: GraphData) -> set[int]:
-    """Return the numbers of the tensors that are computed from the result of a product."""
-    computed: set[int] = set()
+def _rules(graph: GraphData) -> Iterator[Rule]:
     for node in graph.nodes:
-        if node.kind == "MATMUL" or not computed.isdisjoint(node.read_numbers):
-            computed.update(node.written_numbers)
-    return computed
-
-
-def _in_memory(graph: GraphData, numbers: Iterable[int]) -> Iterator[TensorRecord]:
-    """Yield those of the tensors that are in device memory."""
-    for number in numbers:
-        record = graph.tensors[number]
-        if record.name and record.value is None:
-            yield record
+        if node.kind in ("NORM_FORWARD", "NORM_BACKWARD"):
+            yield from _rules_of_normalization(graph, node)
+    if is_attention(graph):
+        yield from _rules_of_attention(graph)
+        return
+    for node in graph.nodes:
+        names = _FACTORS.get(node.kind)
+        factor = operand(graph, node, names) if names else None
+        if factor is not None:
+            yield from _rules_of_products(graph, factor)
+            return
 
 
 def _rules_of_normalization(graph: GraphData, node: Node) -> Iterator[Rule]:
@@ -78,7 +91,7 @@ def _rules_of_normalization(graph: GraphData, node: Node) -> Iterator[Rule]:
     x, scale = tensors.get("xdesc"), tensors.get("scale_desc")
     if x is None or scale is None:
         return
-    yield scale, (DataType.FLOAT, x.dtype)
+    yield Rule(scale, (DataType.FLOAT, x.dtype), x)
     for name, allowed in {
         "bias_desc": scale.dtype,
         "dscale_desc": scale.dtype,
@@ -87,77 +100,74 @@ def _rules_of_normalization(graph: GraphData, node: Node) -> Iterator[Rule]:
         **dict.fromkeys(_STATISTICS, DataType.FLOAT),
     }.items():
         if name in tensors and tensors[name].name:
-            yield tensors[name], (allowed,)
+            yield Rule(tensors[name], (allowed,), x)
 
 
-def _rules_of_products(graph: GraphData) -> Iterator[Rule]:
-    """Yield rules: float64 goes with float64 alone, and results of floats are not integers."""
+def _rules_of_products(graph: GraphData, factor: TensorRecord) -> Iterator[Rule]:
+    """Yield rules: float64 goes with float64 alone, and results of floats are not integers.
+
+    `factor` is the first operand of the first product or convolution.
+    """
     records = (*graph.inputs.values(), *graph.outputs.values())
-    first = records[0].dtype
+    multiplies_float64 = factor.dtype == DataType.DOUBLE
     mixes_float64 = len({record.dtype for record in records} - set(_INTEGERS)) > 1
     for record in records:
-        is_double = record.dtype == DataType.DOUBLE
-        if mixes_float64 and (is_double or first == DataType.DOUBLE):
-            yield record, (first,) if first == DataType.DOUBLE else _FLOATS
+        if mixes_float64 and multiplies_float64:
+            yield Rule(record, (DataType.DOUBLE,), factor)
+        elif mixes_float64 and record.dtype == DataType.DOUBLE:
+            yield Rule(record, _FLOATS, factor)
     for record in graph.outputs.values():
-        if record.dtype in _INTEGERS and first not in _INTEGERS:
-            yield record, _FLOATS
+        if record.dtype in _INTEGERS and factor.dtype not in _INTEGERS:
+            yield Rule(record, _FLOATS, factor)
 
 
 def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:
     """Yield rules: matrices have one type, sums along rows are float32, a bias has either."""
-    products = [node for node in graph.nodes if node.kind == "MATMUL"]
-    q = graph.tensors[dict(products[0].reads)["adesc"][0]].dtype
+    products = products_of(graph)
+    q = operand(graph, products[0], "adesc")
+    if q is None:
+        return
     is_backward = len(products) > 2
     read = {number for node in graph.nodes for number in node.read_numbers}
+    written = {number for node in graph.nodes for number in node.written_numbers}
     for node in graph.nodes:
         for name, numbers in node.reads:
-            for record in _in_memory(graph, numbers):
+            for record in in_memory(graph, numbers):
                 if name in _LENGTHS:
-                    yield record, (DataType.INT32,)
+                    yield Rule(record, (DataType.INT32,), q)
                 elif node.kind == "MATMUL":
-                    yield record, (q,)
+                    yield Rule(record, (q.dtype,), q)
                 elif node.kind == "RNG" and name in _SEEDS:
-                    yield record, (DataType.INT32, DataType.INT64)
+                    yield Rule(record, (DataType.INT32, DataType.INT64), q)
         for number in node.written_numbers:
-            for record in _in_memory(graph, (number,)):
+            is_sum_of_dq = node.kind == "MATMUL" and number in read
+            for record in in_memory(graph, (number,)):
                 is_row_sum = node.kind == "POINTWISE" and record.shape[-1] == 1
-                is_sum_of_dq = node.kind == "MATMUL" and number in read
-                needed = DataType.FLOAT if is_row_sum or is_sum_of_dq else q
-                yield record, (needed,)
+                needed = DataType.FLOAT if is_row_sum or is_sum_of_dq else q.dtype
+                yield Rule(record, (needed,), q)
         if node.kind == "POINTWISE":
-            yield from _rules_of_scores(graph, node, q, is_backward=is_backward)
+            inputs = in_memory(graph, [n for n in node.read_numbers if n not in written])
+            for record in inputs:
+                allowed = _types_of_scores(graph, node, q, inputs, is_backward=is_backward)
+                yield Rule(record, allowed, q)
 
 
-def _rules_of_scores(
-    graph: GraphData, node: Node, q: DataType, *, is_backward: bool
-) -> Iterator[Rule]:
-    """Yield rules for what a pointwise operation of an attention reads from memory."""
+def _types_of_scores(
+    graph: GraphData,
+    node: Node,
+    q: TensorRecord,
+    inputs: list[TensorRecord],
+    *,
+    is_backward: bool,
+) -> tuple[DataType, ...]:
+    """Return the types that inputs of a pointwise operation of an attention may have."""
     mode = dict(node.attributes).get("mode", "")
-    written = {number for other in graph.nodes for number in other.written_numbers}
     if mode.startswith("CMP_"):  # a mask by lengths, whose type the products demand
-        return
-    inputs = list(_in_memory(graph, [n for n in node.read_numbers if n not in written]))
-    is_product_of_inputs = len(inputs) > 1
-    for record in inputs:
-        if is_product_of_inputs:  # of o and do
-            yield record, (q,)
-        elif is_backward and mode == "SUB":  # of the statistics
-            yield record, (DataType.FLOAT,)
-        elif is_backward and _has_gradient(graph, record):
-            yield record, (q,)
-        else:
-            yield record, (q, DataType.FLOAT)
-
-
-def _has_gradient(graph: GraphData, bias: TensorRecord) -> bool:
-    """Whether gradients of an attention have that of the bias: sums of the scores' gradient."""
-    products = {
-        number for node in graph.nodes if node.kind == "MATMUL" for number in node.written_numbers
-    }
-    return any(
-        node.kind == "REDUCTION"
-        and products.isdisjoint(node.read_numbers)
-        and graph.tensors[node.written_numbers[0]].shape == bias.shape
-        for node in graph.nodes
-    )
+        return tuple(DataType)
+    if len(inputs) > 1:  # the product of o and do
+        return (q.dtype,)
+    if is_backward and mode == "SUB":  # of the statistics
+        return (DataType.FLOAT,)
+    if is_backward and has_bias_gradient(graph):
+        return (q.dtype,)
+    return (q.dtype, DataType.FLOAT)

@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
-from cudnnlite.graph.operand_types import behind_products
+from cudnnlite.graph.questions import behind_products
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import Problem

@@ -5,6 +5,8 @@ The rows were recorded on an H200 with cuDNN 9.19 and 9.28 (2026-11-29).
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -154,6 +156,39 @@ def test_the_bias_of_attention_is_refused_before_cudnn_is_asked(own_handle):
         dnn.scaled_dot_product_attention_backward(
             own_handle, q, q, q, o, q, stats, bias=bias, return_dbias=True
         )
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("xws")))
+def test_the_order_of_inputs_decides_nothing(order):
+    """int8 times a float32 scale is int8 again, whichever input was declared first."""
+    shapes = {"x": (2, 8, 5, 6), "w": (4, 8, 3, 3), "s": (1, 4, 1, 1)}
+    graph = dnn.Graph()
+    t = {n: graph.input(n, shapes[n], "float32" if n == "s" else "int8") for n in order}
+    y = graph.convolution_forward(t["x"], t["w"], dnn.ConvolutionSpec(1)) * t["s"]
+    graph.output("y", y, "int8")
+    assert why_wrong(graph) is None
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("a", "b", "bias"))))
+def test_what_multiplies_is_named_beside_a_wrong_type(order):
+    shapes = {"a": (2, 5, 24), "b": (2, 24, 8), "bias": (1, 1, 8)}
+    graph = dnn.Graph()
+    t = {n: graph.input(n, shapes[n], "float64" if n == "bias" else "float16") for n in order}
+    graph.output("y", graph.matmul(t["a"], t["b"]) + t["bias"], "float16")
+    reason = why_wrong(graph)
+    assert reason is not None
+    assert reason.startswith("bias is float64; needed beside a of float16: float16")
+
+
+def test_a_product_that_lacks_an_operand_is_left_to_cudnn(own_handle):
+    graph = dnn.Graph()
+    b = graph.input("b", (2, 24, 8), "float16")
+    c = graph.virtual((2, 5, 8))
+    graph.node("MATMUL", {"comp_type": "float32"}, reads={"bdesc": b}, writes={"cdesc": c})
+    d = graph.input("d", (2, 8, 6), "float16")
+    graph.output("y", graph.matmul(graph.exp(c), d), "float16")
+    with pytest.raises(dnn.CudnnError):
+        graph.plan(own_handle)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -1,0 +1,59 @@
+"""What the rules about faults ask of a graph: its products, its tensors in memory, an attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.records import Node, TensorRecord
+
+
+def operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
+    """Return a tensor that an operation reads; None if it is missing, which cuDNN refuses."""
+    numbers = dict(node.reads).get(name, ())
+    return graph.tensors[numbers[0]] if numbers else None
+
+
+def result(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
+    """Return a tensor that an operation writes; None if it is missing."""
+    numbers = dict(node.writes).get(name, ())
+    return graph.tensors[numbers[0]] if numbers else None
+
+
+def in_memory(graph: GraphData, numbers: Iterable[int]) -> list[TensorRecord]:
+    """Return those of the tensors that are in device memory."""
+    records = [graph.tensors[number] for number in numbers]
+    return [record for record in records if record.name and record.value is None]
+
+
+def products_of(graph: GraphData) -> list[Node]:
+    """Return the products of matrices, in their order."""
+    return [node for node in graph.nodes if node.kind == "MATMUL"]
+
+
+def behind_products(graph: GraphData) -> set[int]:
+    """Return the numbers of the tensors that are computed from the result of a product."""
+    computed: set[int] = set()
+    for node in graph.nodes:
+        if node.kind == "MATMUL" or not computed.isdisjoint(node.read_numbers):
+            computed.update(node.written_numbers)
+    return computed
+
+
+def is_attention(graph: GraphData) -> bool:
+    """Whether a product multiplies what is computed from the result of another one."""
+    computed = behind_products(graph)
+    return any(not computed.isdisjoint(node.read_numbers) for node in products_of(graph))
+
+
+def has_bias_gradient(graph: GraphData) -> bool:
+    """Whether gradients of an attention have that of its bias: sums of the scores' gradient."""
+    results = {number for node in products_of(graph) for number in node.written_numbers}
+    behind = behind_products(graph)
+    return any(
+        node.kind == "REDUCTION"
+        and results.isdisjoint(node.read_numbers)
+        and not behind.isdisjoint(node.read_numbers)
+        and bool(in_memory(graph, node.written_numbers))
+        for node in graph.nodes
+    )
