@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,11 +55,24 @@ def _check_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) ->
 
     The result of int8 operands may be float32.
     """
+    _check_one_type(specs, (DataType.INT8,))
+
+
+def _check_reduced_types(specs: Mapping[str, TensorSpec], options: Mapping[str, Any]) -> None:
+    """Raise ArgumentError unless both tensors have one data type.
+
+    The result of int8 and float16 may be float32; cuDNN 9.19 refuses that of bfloat16.
+    """
+    _check_one_type(specs, (DataType.INT8, DataType.HALF))
+
+
+def _check_one_type(specs: Mapping[str, TensorSpec], widened: Container[DataType]) -> None:
+    """Raise ArgumentError unless all operands have one type; of some the result may be float32."""
     dtype = common_dtype(specs)
     for name, spec in specs.items():
         argument = "out" if name == "c" else name
         allowed = [dtype]
-        if name == "c" and dtype == DataType.INT8:
+        if name == "c" and dtype in widened:
             allowed.append(DataType.FLOAT)
         if spec.dtype not in allowed:
             allowed_names = ", ".join(map(dtype_name, allowed))
@@ -141,7 +154,7 @@ REDUCE = Operation(
     constants={"indices": None, "indicesSizeInBytes": 0},
     complete=_with_compute_type,
     mixed=True,
-    check=_check_types,
+    check=_check_reduced_types,
     workspace="cudnnGetReductionWorkspaceSize",
 )
 

@@ -241,6 +241,34 @@ def test_reduce_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str) -> N
     np.testing.assert_allclose(out.numpy().astype(np.float64), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("op", ["add", "avg", "max", "mul", "norm2"])
+def test_float16_is_reduced_into_float32(handle: dnn.Handle, op: str, layout: str) -> None:
+    host = np.random.default_rng(0).uniform(0.5, 1.5, (3, 8, 5, 7)).astype(np.float16)
+    a = handle.array(host, layout=layout)
+    out = handle.full((3, 8, 1, 1), np.nan, "float32")
+    with dnn.reduce_tensor.plan(handle, a, op, out=out) as plan:
+        assert plan(a, out=out) is out
+    (expected,) = reference_of("reduce_tensor")(
+        host.astype(np.float64), np.zeros((3, 8, 1, 1)), op=dnn.ReduceTensorSpec(op)
+    )
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
+    assert dnn.reduce_tensor(handle, a, op, out=out) is out
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
+
+
+def test_other_types_are_not_reduced_into_another(handle: dnn.Handle) -> None:
+    for dtype, other in (
+        ("bfloat16", "float32"),
+        ("float16", "float64"),
+        ("float32", "float64"),
+        ("float32", "float16"),
+    ):
+        a, out = handle.zeros((1, 2, 3, 4), dtype), handle.empty((1, 2, 1, 1), other)
+        with pytest.raises(dnn.ArgumentError, match=f"out is {other}; needed: {dtype}"):
+            dnn.reduce_tensor(handle, a, "add", out=out)
+
+
 def test_what_is_made_of_int8_is_int8_or_float32(handle: dnn.Handle) -> None:
     a, out = (
         handle.array(np.ones((1, 2, 3, 4)), dtype="int8"),

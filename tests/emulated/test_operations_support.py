@@ -56,7 +56,11 @@ def check_row(row, status, error):
     if dtype not in FLOATS and status == "NOT_SUPPORTED":
         # The emulated device has fewer operations on integers than a GPU.
         return
-    assert status == gpu_status, row
+    if row[0] == "reduce_tensor" and (dtype, y_dtype) == ("float16", "float32"):
+        # The table is older than the permission; an H200 reduces these.
+        assert status == "SUCCESS", row
+    else:
+        assert status == gpu_status, row
     if status == "SUCCESS" and is_at_a_kink(row):
         assert error == pytest.approx(gpu_error, abs=BOUNDS[y_dtype]), row
     elif status == "SUCCESS":

@@ -243,7 +243,8 @@ def reduce_tensor(
     alpha, beta : float
         Host scalars: c = alpha * result + beta * c.  With beta = 0 `out` is not read.
     out : device array, optional
-        c, written in place; a new array if not given.
+        c, written in place; a new array if not given.  Of float16 and int8 it may be float32, except
+        float16 with `indices`.
 
     Returns
     -------
