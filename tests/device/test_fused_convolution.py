@@ -424,6 +424,33 @@ def test_a_bias_scalars_and_uneven_padding(
             assert np.abs(result - expected).max() <= BOUNDS[dtype] * np.abs(expected).max()
 
 
+def test_what_is_computed_apart_in_another_layout(handle: dnn.Handle) -> None:
+    """A tanh behind an engine, or a bias behind one, with conversions around both calls."""
+    rng = np.random.default_rng(1)
+    uneven = ((1, 0), (0, 0), (2, 1))
+    x_host, w_host, bias_host = (
+        rng.integers(-2, 3, shape).astype(np.float32)
+        for shape in ((2, 8, 5, 3, 5), (8, 8, 2, 1, 2), (1, 8, 1, 1, 1))
+    )
+    x = handle.array(x_host, layout="NDHWC")
+    w = handle.array(w_host, layout="NDHWC")
+    bias = handle.array(bias_host)
+    for function, padding, options in (
+        (dnn.convolution_bias_activation_forward, (1, 0, 1), {"activation": spec_of("tanh")}),
+        (dnn.convolution_forward, uneven, {"alpha": 0.5}),
+    ):
+        conv = dnn.ConvolutionSpec(padding=padding)  # the operands are exact in TF32
+        pads = tuple((p, p) if isinstance(p, int) else p for p in padding)
+        sums = onnx_convolution(x_host, w_host, pads, (1, 1, 1), (1, 1, 1))
+        expected = 0.5 * sums + bias_host
+        if function is dnn.convolution_bias_activation_forward:
+            expected = np.tanh(sums + bias_host)
+        out = handle.array(np.full(sums.shape, np.nan, np.float32), layout="NCDHW")
+        function(handle, x, w, bias=bias, conv=conv, **options, out=out)
+        largest = max(1.0, np.abs(sums).max())
+        assert np.abs(out.numpy() - expected).max() <= BOUNDS["float32"] * largest
+
+
 @pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:

@@ -99,6 +99,8 @@ class ConvolutionThenBias:
         self._convolution()
         self._addition()
 
+    __call__ = function  # of a call between conversions to another layout
+
 
 class ConvolutionThenActivation:
     """An engine's convolution, followed by `cudnnActivationForward` in place; called alike."""
@@ -135,6 +137,8 @@ class ConvolutionThenActivation:
         """Enqueue the convolution and the activation."""
         self._convolution()
         self._activation()
+
+    __call__ = function
 
 
 def convolution_then_bias(
