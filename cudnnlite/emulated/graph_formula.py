@@ -23,13 +23,13 @@ from cudnnlite.graph.chain_faults import (
     why_operand_behind_convolution_is_wrong,
 )
 from cudnnlite.graph.known_faults import (
-    has_channels_last,
     is_mask_mode,
     why_float32_attention_is_wrong,
     why_masks_are_wrong,
     why_parameters_are_wrong,
     why_strides_end_the_process,
 )
+from cudnnlite.graph.questions import has_channels_last
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, same_strides, span
 

@@ -21,7 +21,13 @@ from cudnnlite.graph.chain_faults import (
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.operand_strides import why_images_are_wrong, why_strides_are_wrong
 from cudnnlite.graph.operand_types import why_types_are_wrong
-from cudnnlite.graph.questions import is_attention, operand, products_of, result
+from cudnnlite.graph.questions import (
+    has_channels_last,
+    is_attention,
+    operand,
+    products_of,
+    result,
+)
 from cudnnlite.graph.records import Node, Shape
 from cudnnlite.specs.layout import same_strides
 
@@ -321,20 +327,6 @@ def multiplies_in_tf32(graph: GraphData) -> bool:
         for name in ("adesc", "bdesc")
     ]
     return any(record is not None and record.dtype == DataType.FLOAT for record in operands)
-
-
-def has_channels_last(shape: Shape, strides: Shape) -> bool:
-    """Whether cuDNN takes images, by their strides, for images whose channels are last.
-
-    The stride of an axis of size 1 decides only where the images have no other.  A single channel
-    is last if its stride is that of the innermost axis: (63, 1, 7, 1) of the shape (2, 1, 9, 7).
-    """
-    pixels = zip(shape[2:], strides[2:], strict=True)
-    pixel_strides = [stride for size, stride in pixels if size > 1]
-    innermost = min(pixel_strides or strides[2:])
-    if shape[1] > 1:
-        return strides[1] < innermost
-    return bool(pixel_strides) and strides[1] <= innermost
 
 
 def _paddings(node: Node) -> tuple[Shape, Shape]:

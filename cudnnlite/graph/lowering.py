@@ -12,6 +12,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.node_attributes import CONFIGURATIONS, attributes_of, parse_any_dtype
 from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
+from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 from cudnnlite.specs.layout import packed_strides as strides_of_layout
 
@@ -72,23 +73,44 @@ def _scalar_type(node: Node) -> str:
 
 
 def has_channels_last_results(data: GraphData) -> bool:
-    """Whether a graph of convolutions, or of each value alone, writes images with channels last."""
-    if not all(node.kind.startswith(_KINDS_OF_IMAGES) for node in data.nodes):
+    """Whether a chain of operations, alone or behind convolutions, writes channels last."""
+    kinds = {node.kind for node in data.nodes}
+    is_chain = "POINTWISE" in kinds
+    if not is_chain or not all(kind.startswith(_KINDS_OF_IMAGES) for kind in kinds):
         return False
-    return any(record.spec.is_channels_last for record in data.outputs.values())
+    images = [record for record in data.outputs.values() if len(record.shape) in _RANKS]
+    return any(record.spec.is_channels_last for record in images) or (
+        bool(images) and _may_have_channels_last(data)
+    )
 
 
-def strides_between(record: TensorRecord) -> Shape:
-    """Return the strides of a virtual image between images with channels last.
+def described_strides(record: TensorRecord, *, all_fit: bool) -> Shape:
+    """Return the strides that cuDNN is told of an image in a graph with channels last.
 
-    With channels first there, the heuristics of cuDNN 9.19 name no engine where an operand is an
-    image, too: a residual that is added, and ReLU (H200).  Strides that are given stay.
+    A virtual one has them, too: with channels first there, the heuristics of cuDNN 9.19 name no
+    engine where an operand is an image, such as a residual behind which is ReLU (H200).  Strides
+    that are given stay.  In memory the strides of axes of size 1 say nothing, and cuDNN took images
+    of one pixel for others: if all images may have channels last (`all_fit`), that is told.
     """
     rank = len(record.shape)
-    is_by_default = record.strides == packed_strides(record.shape)
-    if record.name or not is_by_default or rank not in _RANKS:
+    if rank not in _RANKS:
         return record.strides
-    return strides_of_layout(record.shape, CHANNELS_LAST[rank])
+    is_free = record.strides == packed_strides(record.shape)
+    if record.name:
+        is_free = all_fit and record.value is None
+    return strides_of_layout(record.shape, CHANNELS_LAST[rank]) if is_free else record.strides
+
+
+def _may_have_channels_last(data: GraphData) -> bool:
+    """Whether all images in memory, filters among them, are packed with channels last."""
+    records = (*data.inputs.values(), *data.outputs.values())
+    return all(
+        TensorSpec(record.shape, record.dtype, strides=record.strides).fits(
+            CHANNELS_LAST[len(record.shape)]
+        )
+        for record in records
+        if len(record.shape) in _RANKS
+    )
 
 
 class _Lowering:
@@ -104,6 +126,7 @@ class _Lowering:
         self._descriptors: dict[Any, BackendDescriptor] = {}
         self._last_uid = 0
         self._is_channels_last = has_channels_last_results(data)
+        self._all_fit = self._is_channels_last and _may_have_channels_last(data)
 
     def add_operands(self) -> None:
         """Make the descriptors of tensors in memory first, in the order of the graph."""
@@ -155,7 +178,7 @@ class _Lowering:
         attributes: dict[str, Any] = {
             "data_type": DataType(record.dtype),
             "dimensions": record.shape,
-            "strides": strides_between(record) if self._is_channels_last else record.strides,
+            "strides": self._strides(record),
             "unique_id": self._last_uid,
             "byte_alignment": ALIGNMENT,
             "is_virtual": not record.name,
@@ -166,6 +189,11 @@ class _Lowering:
             view_name = self._register_view(record.name)
             self._native.uids[view_name] = self._last_uid
         return self._native.make("TENSOR", **attributes)
+
+    def _strides(self, record: TensorRecord) -> Shape:
+        if not self._is_channels_last:
+            return record.strides
+        return described_strides(record, all_fit=self._all_fit)
 
     def _register_view(self, name: str) -> str:
         """Return a unique name for a view of a tensor in memory.

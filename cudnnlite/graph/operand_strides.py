@@ -7,6 +7,8 @@ address, unless its values told nothing.
 
 from __future__ import annotations
 
+from math import prod
+
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
     behind_products,
@@ -17,7 +19,7 @@ from cudnnlite.graph.questions import (
     products_of,
 )
 from cudnnlite.graph.records import Node, Shape, TensorRecord
-from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.layout import CHANNELS_LAST, span
 
 _PRODUCT, _CONVOLUTION, _POINTWISE = "MATMUL", "CONVOLUTION_FORWARD", "POINTWISE"
 _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
@@ -25,10 +27,15 @@ _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
 
 def why_strides_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor in memory would be read or written in other strides, or None."""
+    kinds = {node.kind for node in graph.nodes}
     if is_attention(graph):
         return _why_keys_are_wrong(graph)
-    if any(node.kind == _PRODUCT for node in graph.nodes):
+    if _PRODUCT in kinds:
         return _why_matrices_are_wrong(graph)
+    if kinds == {_POINTWISE}:
+        return _why_gaps_are_wrong(graph)
+    if kinds == {"NORM_FORWARD", _POINTWISE}:
+        return _why_rows_are_wrong(graph)
     return None
 
 
@@ -36,20 +43,54 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     """Return why kernels compiled for a chain behind a convolution read images wrongly, or None.
 
     They read packed images with channels last alone.  Additions with a plain ReLU, or without one,
-    have other kernels, too.
+    have other kernels, too, if the result has the type of x.
     """
     first, *chain = graph.nodes
-    if first.kind != _CONVOLUTION or not chain or _is_bias_and_relu(chain):
+    x = operand(graph, first, "x")
+    if first.kind != _CONVOLUTION or not chain or x is None:
         return None
-    images = [*in_memory(graph, first.read_numbers), *graph.outputs.values()]
-    if not any(map(_is_packed_with_channels_last, images)):
-        return None  # cuDNN refuses these
+    outputs = list(graph.outputs.values())
+    if _is_bias_and_relu(chain) and all(y.dtype == x.dtype for y in outputs):
+        return None
+    images = in_memory(graph, first.read_numbers) + outputs
+    for node in chain:
+        of_result = graph.tensors[node.written_numbers[0]].shape
+        read = in_memory(graph, node.read_numbers)
+        images += [record for record in read if record.shape == of_result]
     for record in images:
         if not _is_packed_with_channels_last(record):
             layout = CHANNELS_LAST.get(len(record.shape), "channels last")
             return (
                 f"it reads {record.name} as packed with channels last; its strides are "
-                f"{record.strides}: give layout={layout!r}, as that of the others"
+                f"{record.strides}: give layout={layout!r} to all images and filters"
+            )
+    return None
+
+
+def _why_gaps_are_wrong(graph: GraphData) -> str | None:
+    """Return which tensor has gaps where all operations are pointwise: they are read as values."""
+    for record in (*graph.inputs.values(), *graph.outputs.values()):
+        if span(record.shape, record.strides) != prod(record.shape):
+            return (
+                f"cuDNN reads gaps of {record.name} as values where all operations are pointwise; "
+                f"its strides are {record.spec.strides}: give a packed array"
+            )
+    return None
+
+
+def _why_rows_are_wrong(graph: GraphData) -> str | None:
+    """Return which tensor behind a normalisation has other strides than x, of the same shape.
+
+    A kernel that was compiled for one such graph ended the CUDA context.
+    """
+    (x,) = (operand(graph, node, "xdesc") for node in graph.nodes if node.kind == "NORM_FORWARD")
+    if x is None:
+        return None
+    for record in (*graph.inputs.values(), *graph.outputs.values()):
+        if record.shape == x.shape and record.strides != x.strides:
+            return (
+                f"cuDNN ends the CUDA context where {record.name} behind a normalisation has "
+                f"other strides than x; they are {record.spec.strides}: give {x.strides}"
             )
     return None
 
@@ -112,8 +153,8 @@ def _why_keys_are_wrong(graph: GraphData) -> str | None:
 
 
 def _is_packed_with_channels_last(record: TensorRecord) -> bool:
-    rank = len(record.shape)
-    return rank in CHANNELS_LAST and record.spec.fits(CHANNELS_LAST[rank])
+    layout = CHANNELS_LAST.get(len(record.shape))
+    return layout is not None and record.spec.fits(layout)
 
 
 def _is_bias_and_relu(chain: list[Node]) -> bool:

@@ -119,6 +119,10 @@ def _rules_of_products(graph: GraphData, factor: TensorRecord) -> Iterator[Rule]
     for record in graph.outputs.values():
         if record.dtype in _INTEGERS and factor.dtype not in _INTEGERS:
             yield Rule(record, _FLOATS, factor)
+    for node in graph.nodes:
+        if node.kind in _FACTORS and factor.dtype in _FLOATS:
+            for record in in_memory(graph, node.read_numbers):
+                yield Rule(record, (factor.dtype,), factor)
 
 
 def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:

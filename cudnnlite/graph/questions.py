@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.records import Node, TensorRecord
+from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 
 def operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
@@ -57,3 +57,17 @@ def has_bias_gradient(graph: GraphData) -> bool:
         and bool(in_memory(graph, node.written_numbers))
         for node in graph.nodes
     )
+
+
+def has_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether cuDNN takes images, by their strides, for images whose channels are last.
+
+    The stride of an axis of size 1 decides only where the images have no other.  A single channel
+    is last if its stride is that of the innermost axis: (63, 1, 7, 1) of the shape (2, 1, 9, 7).
+    """
+    pixels = zip(shape[2:], strides[2:], strict=True)
+    pixel_strides = [stride for size, stride in pixels if size > 1]
+    innermost = min(pixel_strides or strides[2:])
+    if shape[1] > 1:
+        return strides[1] < innermost
+    return bool(pixel_strides) and strides[1] <= innermost

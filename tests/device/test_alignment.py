@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tolerances import assert_near
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
@@ -257,3 +258,24 @@ def test_no_operation_needs_more_than_the_calls_look_for(name: str) -> None:
     assert alignments
     assert set(alignments) <= set(specs)
     assert all(16 % alignment == 0 for alignment in alignments.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((2, 1, 4, 6), (90, 30, 6, 1)),
+        ((3, 1, 4, 1), (6, 6, 1, 1)),
+        ((2, 3, 2, 4), (42, 13, 4, 1)),
+        ((2, 3, 2, 4), (48, 16, 4, 1)),
+    ],
+)
+def test_a_bias_gradient_of_images_that_begin_anywhere(
+    handle: dnn.Handle, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """Loads of four values follow the strides, and ended an H200's CUDA context."""
+    values = random_values(np.random.default_rng(0), shape, dtype)
+    dy = upload(handle, dnn.TensorSpec(shape, dtype, strides=strides), values)
+    db = dnn.convolution_backward_bias(handle, dy).numpy()
+    expected = values.astype(np.float64).sum((0, 2, 3), keepdims=True)
+    assert_near(db, expected, 1e-3 if dtype == "float16" else 1e-6, 1.0)

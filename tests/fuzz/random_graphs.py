@@ -134,12 +134,18 @@ def applied(
         # an infinity whose product with zero is NaN.
         unclear |= np.broadcast_to(np.isnan(operand.values), values.shape)
     unclear |= np.isnan(values) | ((np.abs(values) > 1e37) & np.isfinite(values))
-    error = spread + precision * np.abs(values) + 2e-38
+    error = spread + precision * np.abs(values) + 6e-38
     return values, np.where(unclear, np.inf, error)
 
 
-def unclear_places(mode: str, dtype: str, x: Tracked, behind_product: bool) -> Array | bool:
-    """Return where a function of x is open beyond what its error says (H200, cuDNN 9.19)."""
+def unclear_places(
+    mode: str, dtype: str, operands: list[Tracked], behind_product: bool
+) -> Array | bool:
+    """Return where a function is open beyond what its error says (H200, cuDNN 9.19)."""
+    x = operands[0]
+    if mode == "DIV":
+        # Kernels multiply by the reciprocal, which is infinite for a denormal number.
+        return np.abs(operands[1].values) < 1.2e-38
     if mode == "POW":
         # Kernels compute exp(y * log(x)): NaN of negative numbers, and of 0 to the power of 0.
         return x.values - x.error <= 0
@@ -363,7 +369,7 @@ class RandomGraph:
         elif mode in ("SIN", "COS", "TAN", "ERF", "LOG", "EXP", "POW", "MOD"):
             large = np.abs(operands[0].values) > (30 if mode != "LOG" else np.inf)
             error = np.where(large, np.inf, error + 1e-5)
-        unclear = unclear_places(mode, self.dtype, operands[0], self.head == "product")
+        unclear = unclear_places(mode, self.dtype, operands, self.head == "product")
         error = np.where(unclear, np.inf, error)
         return Tracked(tensor, values, error)
 

@@ -188,8 +188,11 @@ def pooling_backward(d: Draw) -> Call:
             magnitude[window] += np.abs(slope) / pooling.count(values)
     if d.wrong:
         unclear |= "max" in pooling.mode and not d.wrong.startswith("dy")
-    # Windows that share a pixel add gradients of several sizes, also in 16 bits.
-    expected = Expected(dx, magnitude, dtype, open=unclear, factor=4.0)
+    # Windows that share a pixel add gradients of several sizes, also in 16 bits: a sum may overflow
+    # on the way, before alpha or behind it, and each addition may lose a denormal number.
+    unclear |= 2 * magnitude > largest_of(plain)
+    floor = 1.2e-38 * float(np.prod(pooling.window))
+    expected = Expected(dx, magnitude, dtype, open=unclear, factor=4.0, floor=floor)
     return Call(d, "pooling_backward", [expected], {"pooling": pooling.spec}, True)
 
 

@@ -211,7 +211,7 @@ def test_sums_that_overflow_are_open(emulated, name):
 )
 def test_places_of_functions_that_engines_compute_in_other_ways(mode, x, is_open):
     tracked = Tracked(None, np.array([x]), np.array([0.01]))
-    assert unclear_places(mode, "float16", tracked, behind_product=True) == is_open
+    assert unclear_places(mode, "float16", [tracked], behind_product=True) == is_open
 
 
 def test_the_slope_of_relu_at_zero_is_open():

@@ -172,16 +172,37 @@ def test_what_is_not_packed_with_channels_last_is_read_so(layouts, name):
     reason = why_engine_is_wrong(7, graph, 91900)
     assert reason is not None
     assert reason.startswith(f"it reads {name} as packed")
-    assert "layout='NHWC', as" in reason
+    assert "layout='NHWC' to all" in reason
     assert why_engine_is_wrong(0, graph, 91900) is None  # it has activations built in
     for served in (["RELU_FWD"], []):  # a bias with it, or alone, has other kernels
         behind_bias = behind_convolution(served, *layouts, bias=True)
         assert why_engine_is_wrong(7, behind_bias, 91900) is None
 
 
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_one_layout_of_all_is_left_to_cudnn(layout):
-    assert why_engine_is_wrong(7, behind_convolution(["GELU_FWD"], *[layout] * 3), 91900) is None
+def test_one_layout_of_all_is_right_with_channels_last():
+    chain = ["GELU_FWD"]
+    assert why_engine_is_wrong(7, behind_convolution(chain, *["NHWC"] * 3), 91900) is None
+    assert why_engine_is_wrong(7, behind_convolution(chain, *["NCHW"] * 3), 91900) is not None
+
+
+def test_a_chain_alone_with_gaps_is_refused_by_name():
+    """An H200 with cuDNN 9.28 read the gaps as values."""
+    graph = dnn.Graph()
+    x = graph.input("x", (1, 2, 8, 1), "bfloat16", (32, 1, 4, 2))
+    graph.output("y", x + 2.0, "bfloat16", layout="NHWC")
+    assert (why_wrong(graph) or "").startswith("cuDNN reads gaps of x as values")
+
+
+def test_other_strides_behind_a_normalisation_are_refused_by_name():
+    """Layer normalisation, a subtraction and more ended the CUDA context of an H200."""
+    for strides, is_right in (((32, 1, 32, 32), False), ((32, 1, 1, 1), True)):
+        graph = dnn.Graph()
+        x = graph.input("x", (4, 32, 1, 1), "float32")
+        scale, bias = (graph.input(n, (1, 32, 1, 1), "float32") for n in ("scale", "bias"))
+        b = graph.input("b", (4, 32, 1, 1), "float32", strides)
+        y = graph.normalization_forward("LAYER", x, scale, bias).y
+        graph.output("y", y - b, "float32")
+        assert (why_wrong(graph) is None) == is_right
 
 
 # ------------------------------------------------------------------- gradients in a chain

@@ -109,6 +109,7 @@ ROWS = [
     (layer_gradients, "dscale", "float32", ("float16",)),
     (product, "bias", "float32", ("float64",)),
     (product, "y", "float32", ("float64", "int64", "int8")),
+    (convolution, "w", "the others'", ("float16", "bfloat16")),
     (convolution, "bias", "float32", ("float64",)),
     (convolution, "y", "float32", ("float64", "int8", "int32")),
 ]
