@@ -18,13 +18,8 @@ from cudnnlite.emulated.graph_formula import GraphFormula, why_no_graph_engine
 from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.registry import RefusalError, bad_parameter, unsupported
-from cudnnlite.emulated.support import (
-    tf32_is_forbidden,
-    why_no_engine,
-    why_no_forward_engine,
-    why_refused,
-)
-from cudnnlite.enums import ConvolutionFwdAlgo, DataType, TensorFormat
+from cudnnlite.emulated.support import tf32_is_forbidden, why_no_engine, why_no_forward_engine
+from cudnnlite.enums import DataType, TensorFormat
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 
@@ -102,28 +97,13 @@ def _why_no_engine_at_all(problem: GraphConvolution) -> str | None:
     """Return why an H200 has no engine for a convolution, whatever its pointwise operations are."""
     x, w, y, conv = problem.x, problem.w, problem.y, problem.conv
     if numpy_dtype(x.dtype).kind in "iu":
-        return _why_no_integer_sums(problem)
+        return "integers"
     if problem.output_name != "y":
         return why_no_engine(x, w, conv, y) or _why_uneven_gradient_unsupported(problem)
     if problem.pointwise:
         # The convolution's result stays virtual, so its layout does not matter: any will do here.
         return why_no_forward_engine(x, w, conv, x.packed(y.shape, x.dtype), is_fused=True)
     return why_no_forward_engine(x, w, conv, y, is_fused=False)
-
-
-def _why_no_integer_sums(problem: GraphConvolution) -> str | None:
-    """Return why no engine convolves integers.
-
-    The planner of cuDNN 9.28 has engines of int8 into int32.  They are taken for what an H200's
-    descriptor call convolves into int8.
-    """
-    x, w, y, conv = problem.x, problem.w, problem.y, problem.conv
-    is_sum = x.dtype == w.dtype == DataType.INT8 and y.dtype == DataType.INT32
-    has_scalars = (problem.alpha, problem.beta) != (1.0, 0.0)
-    if not is_sum or has_scalars or problem.pointwise or problem.output_name != "y":
-        return "integers, unless int8 is convolved into int32 and nothing is behind it"
-    into_int8 = TensorSpec(y.shape, x.dtype, strides=y.strides)
-    return why_refused(ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, x, w, conv, into_int8)
 
 
 def _why_uneven_gradient_unsupported(problem: GraphConvolution) -> str | None:

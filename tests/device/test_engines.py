@@ -184,24 +184,6 @@ def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -
         dnn.convolution_forward.plan(handle, x, w, interface="graph")
 
 
-def test_an_engine_writes_the_sums_of_int8(handle: dnn.Handle) -> None:
-    rng = np.random.default_rng(0)
-    x_host, w_host = (
-        rng.integers(-128, 128, shape).astype(np.int8) for shape in ((2, 12, 7, 6), (8, 12, 3, 2))
-    )
-    x, w = (handle.array(values, layout="NHWC") for values in (x_host, w_host))
-    conv = dnn.ConvolutionSpec(padding=1, stride=(1, 2))
-    y = dnn.TensorSpec(conv.output_shape(x.shape, w.shape), "int32", "NHWC")
-    padded = np.pad(x_host.astype(np.int64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 2), (2, 3))[:, :, :, ::2]
-    expected = np.einsum("nchwij,kcij->nkhw", windows, w_host.astype(np.int64))
-    with dnn.convolution_forward.plan(handle, x.spec, w.spec, conv, out=y) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
-        assert (plan(x, w, out=poisoned(handle, y)).numpy() == expected).all()
-    with pytest.raises(dnn.NotSupportedError, match="out is int32, x is int8"):
-        dnn.convolution_forward(handle, x, w, conv, out=handle.empty(y), interface="descriptor")
-
-
 @pytest.mark.parametrize("wrong", ["engine", 1, True, ("graph",)])
 def test_an_interface_that_is_none(handle: dnn.Handle, wrong: Any) -> None:
     problem = Problem(handle, X, W, padding=1)

@@ -28,7 +28,6 @@ from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
-from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import over_limit
@@ -40,21 +39,12 @@ def why_no_engine(problem: Problem) -> str:
     algorithms = problem.operation.algorithms
     if algorithms is None:
         return "it has no operation graph"
-    may_be_integers = _writes_integer_sums(problem)
     for spec in problem.specs.values():
-        is_integer = numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1
-        if is_integer and not may_be_integers:
+        if numpy_dtype(spec.dtype).kind in "iu" or spec.vector > 1:
             return "integers stay with the descriptor call"
         if spec.size == 0:
             return "graphs have no empty batch"
     return algorithms.why_no_graph(problem) or ""
-
-
-def _writes_integer_sums(problem: Problem) -> bool:
-    """Return whether a convolution of int8 writes its sums, int32, which no descriptor call does."""
-    if problem.operation is not FORWARD or problem.y.dtype != DataType.INT32:
-        return False
-    return bool(problem.x.dtype == DataType.INT8)
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:

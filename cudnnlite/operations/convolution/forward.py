@@ -73,7 +73,6 @@ def convolution_forward(
         otherwise.  With beta = 0 `out` is not read.
     out : device array, optional
         y, written in place; its strides may be any that do not overlap.  A new array if not given.
-        Of int8 it may be int8, float32 or, by an engine, int32.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
         A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
         A result is applied with its math type, its layout and its `replay`.  If the operands have
