@@ -164,7 +164,9 @@ def test_operands_of_another_rank_shape_or_dtype(case: Case) -> None:
             refused(case, ARGUMENT, anything, named(operand), **{operand: case.handle.empty(wrong)})
         for dtype in ("float64", "float16"):
             array = case.handle.empty(shape, dtype)
-            if case.sample.converts:
+            # An H200 sums float16 into float32.
+            is_served = case.sample.converts or (case.name, dtype) == ("reduce_tensor", "float16")
+            if is_served:
                 refused_by_a_plan(
                     case, ARGUMENT, rf"{named(operand)}.*made for", **{operand: array}
                 )

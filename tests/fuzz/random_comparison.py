@@ -92,7 +92,11 @@ def compare(result: Array, expected: Expected, hosts: Sequence[Array]) -> None:
         are_finite = all(np.isfinite(wide(host)).all() for host in hosts)
         if are_finite and "float64" in dtypes:  # the oracle itself overflows
             open_places = open_places | ~np.isfinite(values)
-        if expected.spreads and not are_finite:
+        # A kernel that transforms, or multiplies padding too, spreads what overflows on the way.  The
+        # largest float32 is infinite in TF32, and its product with padding is NaN.
+        overflows = not are_finite or (magnitude > computed_limit / 16).any()
+        overflows |= bool(is_narrow) and any((np.abs(wide(host)) > 3.4e38).any() for host in hosts)
+        if expected.spreads and overflows:
             open_places = open_places | np.isfinite(values)
         beyond = np.abs(values) + allowed >= limit * (1 - output_bound)
         clipped = np.clip(values, -limit if dtype.kind != "u" else 0, limit)
