@@ -101,7 +101,7 @@ def _why_an_operand_is_wrong(
         if record.value is None and len(record.shape) == len(result):
             fault = why_operand_is_wrong(record.shape, result)
             if fault is not None:
-                return fault
+                return f"{record.name or 'a tensor'}: {fault}"
     return None
 
 

@@ -13,6 +13,11 @@ from cudnnlite.specs import TensorSpec
 
 _DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 _LENGTHS = ("q_lengths", "kv_lengths")
+# What messages say of operands that are no sequences of heads.
+_SHAPES = {
+    **dict.fromkeys(_LENGTHS, "(batch, 1, 1, 1)"),
+    "bias": "(1 or batch, 1 or heads, 1 or q's steps, k's steps)",
+}
 
 
 def forward_graph(
@@ -239,9 +244,7 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
     """Raise ArgumentError if the operands do not fit together."""
     for name, spec in specs.items():
         if spec.rank != 4:
-            required_shape = (
-                "(batch, 1, 1, 1)" if name in _LENGTHS else "(batch, heads, steps, size)"
-            )
+            required_shape = _SHAPES.get(name, "(batch, heads, steps, size)")
             raise ArgumentError(f"{name} has shape {spec.shape}; needed: {required_shape}")
     _check_types(specs)
     q, k, v = (specs[name] for name in "qkv")
