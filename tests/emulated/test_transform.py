@@ -81,12 +81,6 @@ REFUSED = {
         dnn.NotSupportedError,
         "bfloat16.*float16",
     ),
-    "dtype_and_layout": (
-        PLAIN,
-        dnn.TensorSpec(SHAPE, "float16", "NHWC"),
-        dnn.NotSupportedError,
-        "float32.*NHWC",
-    ),
     "integers": (
         dnn.TensorSpec(SHAPE, "int32"),
         dnn.TensorSpec(SHAPE, "int32"),
