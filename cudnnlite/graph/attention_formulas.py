@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from cudnnlite.arguments import integer, real_number
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import parse_sizes
 from cudnnlite.graph.formulas import GraphFormulas
 from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.specs.layout import parse_shape
 from cudnnlite.unknown import methods_of
 
 MOST_STEPS = 1 << 24  # which float32 counts exactly: cuDNN compares steps as floats in a window
@@ -79,7 +79,7 @@ class AttentionFormulas(GraphFormulas):
         for name, tensor in {"seed": seed, "offset": offset}.items():
             if self._own(tensor, name).dtype != DataType.INT64:
                 raise ArgumentError(f"{name} is {tensor.record}; needed: int64")
-        result = self.virtual(parse_sizes(shape))
+        result = self.virtual(parse_shape(shape))
         self.node(
             "RNG",
             {"distribution": "BERNOULLI", "bernoulli_dist_probability": chance},

@@ -14,7 +14,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import behind_products
 from cudnnlite.graph.records import Node, Shape
 
-_BUILT_IN = 0  # the engine whose epilogues are compiled into the library
+BUILT_IN_ENGINE = 0  # the engine whose epilogues are compiled into the library
 _CLIPS = frozenset({"relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope"})
 _CONVOLUTION, _PRODUCT, _POINTWISE = "CONVOLUTION_FORWARD", "MATMUL", "POINTWISE"
 _NORMALIZATION = "NORM_FORWARD"
@@ -51,7 +51,7 @@ def why_chain_is_wrong(graph: GraphData) -> str | None:
 
 def why_epilogue_is_wrong(engine: int, graph: GraphData) -> str | None:
     """Return why an engine computes an epilogue wrongly that other engines compute, or None."""
-    if engine != _BUILT_IN:
+    if engine != BUILT_IN_ENGINE:
         return None
     kinds = {node.kind for node in graph.nodes}
     for node in graph.nodes:

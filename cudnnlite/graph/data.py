@@ -113,7 +113,7 @@ class GraphData:
             The message names the argument.
         """
         self._check_name(name)
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape)
         data_type = parse_dtype(dtype)
         steps = parse_strides(strides, sizes, layout)
         return self._add(TensorRecord(sizes, data_type, steps, name))
@@ -168,7 +168,7 @@ class GraphData:
         if tensor.number not in self._written_numbers():
             raise ArgumentError(f"tensor is {record}, which no operation computes")
         self._check_open()
-        sizes = record.shape if shape is None else parse_sizes(shape)
+        sizes = record.shape if shape is None else parse_shape(shape)
         data_type = parse_dtype(record.dtype if dtype is None else dtype)
         named = replace(record, name=name, dtype=data_type)
         self.tensors[tensor.number] = named.with_array(sizes, parse_strides(strides, sizes, layout))
@@ -520,11 +520,6 @@ def _mapping(value: object, argument: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ArgumentError(f"{argument}={shown(value)} is not a mapping")
     return value
-
-
-def parse_sizes(shape: Iterable[int]) -> Shape:
-    """Return the shape of a tensor in memory; ArgumentError if it is none."""
-    return parse_shape(shape)
 
 
 def parse_strides(strides: Iterable[int] | None, shape: Shape, layout: str | None = None) -> Shape:

@@ -1,7 +1,7 @@
 """Graphs that cuDNN computes wrongly, less precisely than claimed, or by ending the process.
 
-Found on an H100 (2026-11-26) and an H200 (2026-11-29), with cuDNN 9.19 if no other version is named.
-Such graphs are refused, and such engines are not used, because the library reports success.
+Found on an H100 (2026-11-26) and an H200 (2026-11-29), with cuDNN 9.19 if no other version is
+named.  Such graphs are refused, and such engines are not used, because the library reports success.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.graph.chain_faults import (
+    BUILT_IN_ENGINE,
     why_chain_is_wrong,
     why_epilogue_is_wrong,
     why_outputs_of_attention_are_wrong,
@@ -48,8 +49,6 @@ _WRITTEN_BYTES = 16
 # The engine that is wrong if a product of float32 is stored as another type
 # (`tools/record/layer_graphs.py`, "products").
 _ENGINE_OF_FLOAT32_RESULTS = 0
-# The engine that has activations behind a convolution with a bias built in, for any layouts.
-_ENGINE_OF_BUILT_IN_ACTIVATIONS = 0
 
 
 class EngineFault(NamedTuple):
@@ -152,7 +151,7 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
                 "it computes a wrong gradient with channels first where an image of dy takes "
                 f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
             )
-    if engine != _ENGINE_OF_BUILT_IN_ACTIVATIONS:
+    if engine != BUILT_IN_ENGINE:
         return why_images_are_wrong(graph)
     return None
 

@@ -15,7 +15,6 @@ from cudnnlite.arguments import instance_of, integer, integers, one_of, real_num
 from cudnnlite.enums import DataType, NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import AttentionFormulas
-from cudnnlite.graph.data import parse_sizes
 from cudnnlite.graph.records import Shape
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec
@@ -165,7 +164,7 @@ class LayerFormulas(AttentionFormulas):
         conv: ConvolutionSpec | None = None,
     ) -> GraphTensor:
         """Return the gradient of the images; `shape` is that of the images."""
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape)
         self._check_same_rank(w=w, dy=dy)
         spec = _parse_spec(conv).for_shapes(sizes, w.shape)
         _check_gradient(spec, sizes, w.shape, dy.shape)
@@ -298,7 +297,7 @@ class LayerFormulas(AttentionFormulas):
         and the result `y` with channels first, and the `indices` of maxima with channels last.
         """
         gradient = self._check_rank(dy, "dy", 3)
-        sizes = parse_sizes(shape)
+        sizes = parse_shape(shape)
         if len(sizes) != gradient.rank:
             raise ArgumentError(f"shape={sizes}; needed: {gradient.rank} axes, as dy has")
         attributes, pooled = self._resampling(

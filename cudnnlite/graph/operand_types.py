@@ -61,8 +61,9 @@ def why_types_are_wrong(graph: GraphData) -> str | None:
     for record, allowed, model in _rules(graph):
         if record.dtype not in allowed:
             names = " or ".join(map(dtype_name, dict.fromkeys(allowed)))
+            beside = model.name or "factors"
             return (
-                f"{record.name} is {dtype_name(record.dtype)}; needed beside {model.name or 'factors'} of "
+                f"{record.name} is {dtype_name(record.dtype)}; needed beside {beside} of "
                 f"{dtype_name(model.dtype)}: {names}; with others cuDNN computes wrongly"
             )
     return None

@@ -163,8 +163,8 @@ def check_overlap(
     """Raise ArgumentError if a value that is written overlaps one of another operand in memory.
 
     Values of one may lie in gaps of the other, as those of two slices of a buffer do.  The memory
-    that is written may be that of one of `in_place`, described in the same way, and then of every other operand
-    that is the same array.
+    that is written may be that of one of `in_place`, described in the same way, and then of every
+    other operand that is the same array.
     """
     start, end = written.ptr, written.ptr + written.nbytes
     is_in_place = any(
