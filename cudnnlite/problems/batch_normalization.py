@@ -158,13 +158,14 @@ def _infer_batch_alone(
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
     """Return the alignments that training needs on an H200; with less, the CUDA context ends.
 
-    With the channels last, the persistent kernels load 8 bytes of the images and 16 of everything
-    else.  The other kernels of the spatial modes load pairs of 16-bit values.
+    With the channels last, which images of one pixel always have, the persistent kernels load 8
+    bytes of the images and 16 of everything else.  The other kernels of the spatial modes load
+    pairs of 16-bit values.
     """
     x, mode = specs["x"], options["mode"]
     if mode == BatchNormMode.PER_ACTIVATION or x.dtype == DataType.DOUBLE:
         return {}
-    if mode == BatchNormMode.SPATIAL_PERSISTENT and x.is_channels_last:
+    if mode == BatchNormMode.SPATIAL_PERSISTENT and x.fits(CHANNELS_LAST.get(x.rank, "")):
         return {name: 8 if name in _IMAGES else 16 for name in specs}
     if x.dtype == DataType.FLOAT:
         return {}

@@ -13,7 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems import convolution
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import same_strides
+from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
@@ -130,9 +130,13 @@ def _words(problem: Any) -> str:
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
     """Return the alignments that the descriptor call needs.
 
-    An H200 adds 16-bit values in vectors of 16 bytes.
+    An H200 adds 16-bit values, and float32 with channels last, in vectors of 16 bytes.  With less,
+    the CUDA context ends, or the numbers are wrong.
     """
-    if itemsize(specs["x"].dtype) != 2:
+    images = [specs[name] for name in ("x", "z", "y") if name in specs]
+    has_channels_last = any(image.fits(CHANNELS_LAST.get(image.rank)) for image in images)
+    adds_vectors = itemsize(specs["x"].dtype) == 2 or has_channels_last
+    if specs["x"].dtype == DataType.DOUBLE or not adds_vectors:
         return {}
     addends = {"bias", "z"} & specs.keys()
     if options.get("beta"):  # the old values of y are added

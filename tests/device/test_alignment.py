@@ -141,6 +141,54 @@ def test_gaps_of_a_result_stay_as_they_are(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(memory_of(y)[gaps], before[gaps])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_images_of_one_pixel_need_the_alignment_of_channels_last(
+    handle: dnn.Handle, dtype: str
+) -> None:
+    """A variance 4 bytes behind an aligned address ended the context of an H200."""
+    rng = np.random.default_rng(0)
+    x = handle.array(random_values(rng, (3, 16, 1, 1), dtype))
+    scale, bias = (handle.array(random_values(rng, (1, 16, 1, 1), "float32")) for _ in range(2))
+    start = np.ones((1, 16, 1, 1), np.float32)
+    variances = [handle.array(start), place(handle, start, 4)]
+    for variance in variances:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            dnn.batch_normalization_training(
+                handle,
+                x,
+                scale,
+                bias,
+                running_mean=handle.array(start),
+                running_var=variance,
+                mode="spatial_persistent",
+            )
+    assert [str(warning.message).split(" ", 1)[0] for warning in caught] == ["running_var"]
+    np.testing.assert_array_equal(variances[1].numpy(), variances[0].numpy())
+
+
+@pytest.mark.parametrize("operand", ["bias", "z"])
+def test_addends_of_float32_behind_a_convolution_with_channels_last_are_copied(
+    handle: dnn.Handle, operand: str
+) -> None:
+    """On an H200 a misaligned z was read wrongly, and a bias ended the context of 9.28."""
+    rng = np.random.default_rng(0)
+    x, w, z = (
+        handle.array(random_values(rng, shape, "float32"), layout="NHWC")
+        for shape in ((3, 4, 5, 6), (8, 4, 3, 3), (3, 8, 5, 6))
+    )
+    operands = {"bias": handle.array(random_values(rng, (1, 8, 1, 1), "float32")), "z": z}
+    conv = dnn.ConvolutionSpec(1, math_type="fma")
+    options: dict[str, Any] = {"algorithm": "implicit_precomp_gemm", "activation": "relu"}
+    call = dnn.convolution_bias_activation_forward
+    expected = call(handle, x, w, **operands, conv=conv, **options).numpy()
+    aligned = operands[operand]
+    operands[operand] = place(handle, aligned.numpy(), 4, aligned.spec)
+    with pytest.warns(dnn.AlignmentWarning, match=f"^{operand} begins at .* not aligned to 16"):
+        y = call(handle, x, w, **operands, conv=conv, **options)
+    np.testing.assert_array_equal(y.numpy(), expected)
+
+
 def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> None:
     values = np.abs(random_values(np.random.default_rng(0), (4, 16, 8, 8), "float16"))
     x, w = (
