@@ -46,17 +46,28 @@ def _check(specs: Any, options: Any) -> None:
 
 
 def _check_plain_copy(specs: Any, options: Any) -> None:
-    """Raise ArgumentError for a conversion to float64 that cuDNN 9.19 computes wrongly.
+    """Raise ArgumentError for a conversion from or to float64 that cuDNN computes wrongly.
 
-    Its kernel for tensors with gaps, in two layouts, of one pixel, or of one channel that comes last
+    To float64: the kernel of 9.19 for tensors with gaps, in two layouts, of one pixel, or of one channel that comes last
     reads alpha and beta as double if y is float64.  Its other kernel reads them as float if x is.
     Which of them runs is cuDNN's choice, so that no scalar would be right for both.  (H200, shapes
     of rank 4 and 5, with scalars of both types.)
+
+    From float64: 9.19 ignores beta between two layouts of rank 5, and 9.28 did so of an image with
+    gaps (H200, 2026-11-29).
     """
     x, y = specs["x"], specs["y"]
-    if y.dtype != DataType.DOUBLE or x.dtype == DataType.DOUBLE:
+    if (x.dtype == DataType.DOUBLE) == (y.dtype == DataType.DOUBLE):
         return
     is_in_one_layout = x.canonical.layout == y.canonical.layout != "strided"
+    if x.dtype == DataType.DOUBLE:
+        if options["beta"] and not is_in_one_layout:
+            raise ArgumentError(
+                f"beta={options['beta']!r} from {x} to {y}: cuDNN may ignore beta where it converts "
+                f"float64 to {dtype_name(y.dtype)} and either has gaps or the layouts differ; "
+                "allowed there: 0"
+            )
+        return
     # In rank 5, 2 of 2 such calls were right; in rank 4, 3 of 3 were wrong.
     has_channel_last = x.canonical.layout in CHANNELS_LAST.values() and x.rank < 5
     has_last_channel = has_channel_last and x.shape[1] == 1

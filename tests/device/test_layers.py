@@ -182,6 +182,24 @@ def test_an_addition_of_other_layouts(
         assert_near(y.numpy(), expected, OPERATION_BOUNDS[dtype])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_conversion_from_float64_to_another_layout_has_no_beta(
+    handle: dnn.Handle, dtype: str
+) -> None:
+    """An H200 ignored beta in rank 5."""
+    x = handle.array(np.ones((2, 3, 2, 3, 4)), layout="NDHWC")
+    out = handle.zeros((2, 3, 2, 3, 4), dtype)
+    refuses(
+        dnn.ArgumentError,
+        r"beta=0\.5 .* allowed there: 0",
+        lambda: dnn.transform_tensor(handle, x, out=out, beta=0.5),
+    )
+    assert (dnn.transform_tensor(handle, x, out=out, alpha=2.0).numpy() == 2).all()
+    packed = handle.array(np.ones((2, 3, 2, 3, 4)))
+    y = dnn.transform_tensor(handle, packed, out=out, alpha=2.0, beta=0.5)
+    assert (y.numpy() == 3).all()
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layouts", [("last", "last"), ("first", "last"), ("strided", "first")])
 def test_a_transformation_converts_views(
