@@ -120,10 +120,13 @@ def _rules_of_products(graph: GraphData, factor: TensorRecord) -> Iterator[Rule]
     for record in graph.outputs.values():
         if record.dtype in _INTEGERS and factor.dtype not in _INTEGERS:
             yield Rule(record, _FLOATS, factor)
+    allowed = _INTEGERS if factor.dtype in _INTEGERS else (factor.dtype,)
+    if factor.dtype not in (*_INTEGERS, *_FLOATS, DataType.DOUBLE):
+        return
     for node in graph.nodes:
-        if node.kind in _FACTORS and factor.dtype in _FLOATS:
+        if node.kind in _FACTORS:
             for record in in_memory(graph, node.read_numbers):
-                yield Rule(record, (factor.dtype,), factor)
+                yield Rule(record, allowed, factor)
 
 
 def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:

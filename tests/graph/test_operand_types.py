@@ -146,6 +146,16 @@ def test_another_type_of_q_is_named_beside_the_next_operand(make, other, own_han
         changed.plan(own_handle)
 
 
+@pytest.mark.parametrize("other", ["int8", "int32", "int64"])
+def test_a_product_of_integers_and_floats_is_refused(other, own_handle):
+    """int64 by float32 is NaN (H200, 9.19)."""
+    changed = with_dtype(product("float32"), "a", other)
+    with pytest.raises(
+        dnn.ArgumentError, match=rf"^b is float32; needed beside a of {other}: int8"
+    ):
+        changed.plan(own_handle)
+
+
 def test_the_bias_of_attention_is_refused_before_cudnn_is_asked(own_handle):
     q = own_handle.array(np.ones((1, 1, 9, 16)), dtype="float16")
     bias = own_handle.array(np.ones((1, 1, 9, 9), np.uint8))
