@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import behind_products
-from cudnnlite.graph.records import Node, Shape
+from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 BUILT_IN_ENGINE = 0  # the engine whose epilogues are compiled into the library
+_FMA_ENGINE = 8  # the engine that multiplies float32 in chains behind convolutions as float32
 _CLIPS = frozenset({"relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope"})
 _CONVOLUTION, _PRODUCT, _POINTWISE = "CONVOLUTION_FORWARD", "MATMUL", "POINTWISE"
 _NORMALIZATION = "NORM_FORWARD"
+_FUNCTIONS_OF_SUMS = ("RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "ELU_FWD")
 WhyWrong = Callable[[Shape, Shape], "str | None"]
 
 
@@ -33,6 +35,10 @@ def why_chain_is_wrong(graph: GraphData) -> str | None:
                     f"cuDNN ends the process when it is asked for {mode} behind a "
                     "normalisation; compute it by a graph of its own"
                 )
+    if _CONVOLUTION in kinds:
+        fault = _why_sum_behind_convolution_is_wrong(graph)
+        if fault is not None:
+            return fault
     why_operand_is_wrong: WhyWrong | None = None
     if kinds == {_POINTWISE}:
         why_operand_is_wrong = why_operand_alone_is_wrong
@@ -51,12 +57,14 @@ def why_chain_is_wrong(graph: GraphData) -> str | None:
 
 def why_epilogue_is_wrong(engine: int, graph: GraphData) -> str | None:
     """Return why an engine computes an epilogue wrongly that other engines compute, or None."""
-    if engine != BUILT_IN_ENGINE:
-        return None
     kinds = {node.kind for node in graph.nodes}
     for node in graph.nodes:
         attributes = dict(node.attributes)
-        mode = attributes.get("mode")
+        mode = attributes.get("mode", "")
+        if engine == _FMA_ENGINE and mode.endswith("_BWD") and _CONVOLUTION in kinds:
+            return f"it computes NaN for {mode} behind a convolution"
+        if engine != BUILT_IN_ENGINE:
+            continue
         if mode == "TANH_FWD" and _CONVOLUTION in kinds:
             first = 355 if graph.compute_type == DataType.DOUBLE else 44
             return f"it computes 0 or NaN for the tanh of values from {first} on"
@@ -86,6 +94,34 @@ def _why_relu_is_wrong(node: Node) -> str | None:
             "the slope is that of positive values; Graph.relu computes it as a minimum"
         )
     return None
+
+
+def _why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
+    """Return why the sum of a convolution and a bias may not be an output, or None.
+
+    Every engine that 9.19 names for such a graph in float32 fails with INTERNAL_ERROR when it runs.
+    In float16 and bfloat16, with other functions, and with a sum of two images, they are right.
+    """
+    sums: set[int] = set()
+    for node in graph.nodes:
+        attributes = dict(node.attributes)
+        mode = attributes.get("mode")
+        if mode == "ADD" and any(_is_bias(graph.tensors[number]) for number in node.read_numbers):
+            sums.update(node.written_numbers)
+        if mode not in _FUNCTIONS_OF_SUMS or attributes.get("relu_lower_clip_slope"):
+            continue
+        record = graph.tensors[node.read_numbers[0]]
+        if node.read_numbers[0] in sums and record.name and record.dtype == DataType.FLOAT:
+            return (
+                f"cuDNN fails where {record.name}, the float32 sum of a convolution and a bias, is "
+                f"an output beside its {mode}; compute {mode} by a graph of its own"
+            )
+    return None
+
+
+def _is_bias(record: TensorRecord) -> bool:
+    """Whether a tensor has one value for each channel."""
+    return record.value is None and math.prod(record.shape) == record.shape[1]
 
 
 # ---------------------------------------------------------------------------------- operands

@@ -30,7 +30,7 @@ from cudnnlite.graph.questions import (
     result,
 )
 from cudnnlite.graph.records import Node, Shape
-from cudnnlite.specs.layout import same_strides
+from cudnnlite.specs.layout import CHANNELS_FIRST, same_strides
 
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
@@ -46,6 +46,10 @@ _ENGINES_OF_UNWRITTEN_MEMORY = {
     "CONVOLUTION_BACKWARD_DATA": 78,
 }
 _WRITTEN_BYTES = 16
+# Gradients of filters: 100,000 times alpha = 0.5 was infinite in each of 16 problems with these
+# engines, and 50,000 with all others, and all of `convolution_forward` and
+# `convolution_backward_data` (H200, cuDNN 9.19, 2026-11-29).
+_ENGINES_THAT_ROUND_BEFORE_ALPHA = (37, 39)
 # The engine that is wrong if a product of float32 is stored as another type
 # (`tools/record/layer_graphs.py`, "products").
 _ENGINE_OF_FLOAT32_RESULTS = 0
@@ -151,9 +155,24 @@ def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | No
                 "it computes a wrong gradient with channels first where an image of dy takes "
                 f"{image_nbytes} bytes, no multiple of {_WRITTEN_BYTES}"
             )
+    if engine in _ENGINES_THAT_ROUND_BEFORE_ALPHA and _scales_gradient_down(graph):
+        return (
+            "it rounds the gradient to float16, where large values become infinite, before it "
+            "multiplies by alpha"
+        )
     if engine != BUILT_IN_ENGINE:
         return why_images_are_wrong(graph)
     return None
+
+
+def _scales_gradient_down(graph: GraphData) -> bool:
+    """Whether a gradient of filters in float16 is multiplied by an alpha below 1."""
+    for node in graph.nodes:
+        dw = result(graph, node, "dw") if node.kind == "CONVOLUTION_BACKWARD_FILTER" else None
+        if dw is not None and dw.dtype == DataType.HALF:
+            alpha: float = dict(node.attributes).get("alpha", 1.0)
+            return abs(alpha) < 1
+    return False
 
 
 def _has_operation(graph: GraphData, fault: EngineFault) -> bool:
@@ -354,6 +373,14 @@ def _why_pooling_is_wrong(graph: GraphData, node: Node) -> str | None:
             "cuDNN 9.19 writes gradients of maxima as if their strides were those of x; give both in "
             "the same strides"
         )
+    if node.kind == "RESAMPLE_BWD" and reads_maxima:
+        for name in ("ydesc", "dydesc"):
+            record = operand(graph, node, name)
+            if record is not None and not record.spec.fits(CHANNELS_FIRST.get(len(x.shape))):
+                return (
+                    f"cuDNN 9.19 reads {record.name} as packed with channels first in gradients of "
+                    f"maxima; its strides are {record.strides}: give a packed array"
+                )
     before, behind = _paddings(node)
     has_more_behind = any(map(gt, behind, before))
     averages_over_more = attributes.get("mode") in _COUNT_PADDING and has_more_behind

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite.graph.convolution_data import convolution_data
 from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 
 IMAGES = (2, 24, 5, 7)
@@ -314,3 +315,58 @@ def test_further_outputs_of_a_product(place, is_reduced, own_handle):
         written = plan(*arrays)
     np.testing.assert_array_equal(written["between"].numpy(), hosts[PLACES.index(place)])
     np.testing.assert_array_equal(written["last"].numpy(), expected)
+
+
+def sum_behind_convolution(function: str, dtype: str = "float32", **attributes: float) -> dnn.Graph:
+    """Return a graph whose outputs are a convolution and a bias, and a function of the sum."""
+    graph = dnn.Graph()
+    bias = graph.input("bias", (1, 24, 1, 1), dtype)
+    sums = convolution(graph, dtype) + bias
+    graph.output("sums", sums, dtype, NHWC)
+    graph.output("y", graph.pointwise(function, sums, **attributes), dtype, NHWC)
+    return graph
+
+
+@pytest.mark.parametrize("function", ["RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "ELU_FWD"])
+def test_a_sum_of_float32_is_no_output_beside_its_function(function: str) -> None:
+    """Every engine of 9.19 fails when it runs (H200)."""
+    assert f"an output beside its {function}" in (why_wrong(sum_behind_convolution(function)) or "")
+    assert why_wrong(sum_behind_convolution(function, "float16")) is None
+    assert why_wrong(sum_behind_convolution(function, "bfloat16")) is None
+
+
+def test_a_sum_beside_other_functions_is_right() -> None:
+    for function in ("SWISH_FWD", "SOFTPLUS_FWD", "GELU_APPROX_TANH_FWD", "EXP"):
+        assert why_wrong(sum_behind_convolution(function)) is None
+    assert why_wrong(sum_behind_convolution("RELU_FWD", relu_lower_clip_slope=0.25)) is None
+    graph = dnn.Graph()
+    image = graph.input("z", IMAGES, "float32", strides=NHWC)
+    sums = convolution(graph, "float32") + image
+    graph.output("sums", sums, "float32", NHWC)
+    graph.output("y", graph.relu(sums), "float32", NHWC)
+    assert why_wrong(graph) is None
+
+
+@pytest.mark.parametrize("function", ["RELU_BWD", "SWISH_BWD", "TANH_BWD"])
+def test_an_engine_writes_nan_for_gradients_of_functions(function: str) -> None:
+    graph = dnn.Graph()
+    y = convolution(graph, "float32")
+    dy = graph.input("dy", IMAGES, "float32", strides=NHWC)
+    graph.output("dx", graph.pointwise(function, y, dy), "float32", NHWC)
+    assert "computes NaN" in (why_engine_is_wrong(8, graph, 91900) or "")
+    assert why_engine_is_wrong(7, graph, 91900) is None
+
+
+@pytest.mark.parametrize("engine", [37, 39])
+def test_engines_round_a_gradient_before_they_multiply_by_alpha(engine: int) -> None:
+    def gradient(dtype: str, alpha: float) -> Any:
+        x, dy = dnn.TensorSpec((2, 8, 9, 9), dtype), dnn.TensorSpec((2, 16, 7, 7), dtype)
+        specs = {"x": x, "dy": dy, "dw": dnn.FilterSpec((16, 8, 3, 3), dtype)}
+        conv = dnn.ConvolutionSpec()
+        return convolution_data("CONVOLUTION_BACKWARD_FILTER", specs, conv, alpha, 0.0)
+
+    why = why_engine_is_wrong(engine, gradient("float16", 0.5), 91900)
+    assert "rounds the gradient to float16" in (why or "")
+    assert why_engine_is_wrong(engine, gradient("float16", 1.0), 91900) is None
+    assert why_engine_is_wrong(engine, gradient("float32", 0.5), 91900) is None
+    assert why_engine_is_wrong(engine + 1, gradient("float16", 0.5), 91900) is None

@@ -84,6 +84,17 @@ def test_the_images_tell_the_layout_of_maxima(case: str, plain_ones: bool) -> No
     assert "ends the process" in last
 
 
+@pytest.mark.parametrize("name", ["dy", "y"])
+@pytest.mark.parametrize("case", POOLINGS)
+def test_gradients_of_maxima_read_packed_images(case: str, name: str) -> None:
+    """With gaps every gradient was wrong on an H200 (9.19), in all three data types."""
+    plain = gradient("MAXPOOL", case, "NCHW").to_plain()
+    for tensor in plain["tensors"]:
+        if tensor["name"] == name:
+            tensor["strides"] = [2 * tensor["strides"][0], *tensor["strides"][1:]]
+    assert f"reads {name} as packed" in (why_wrong(dnn.Graph.from_plain(plain)) or "")
+
+
 @pytest.mark.parametrize("case", POOLINGS)
 def test_bfloat16_with_channels_last(case: str) -> None:
     mode = "AVGPOOL_EXCLUDE_PADDING"
