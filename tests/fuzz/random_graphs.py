@@ -153,6 +153,9 @@ def unclear_places(
         # There is a pole within the error.
         ends = [np.floor((x.values + sign * x.error) / np.pi + 0.5) for sign in (-1, 1)]
         return ends[0] != ends[1]
+    if mode == "RELU_BWD":
+        # Kernels take denormal numbers for 0.
+        return (x.values != 0) & (np.abs(x.values) < 1.2e-38)
     if mode == "GELU_FWD" and dtype == "float16" and behind_product:
         # An engine rounds the product to float16 before: -inf, of which GELU is NaN.
         return x.values - x.error < -65504
@@ -366,6 +369,9 @@ class RandomGraph:
             error = error + 1e-4 * np.minimum(np.broadcast_arrays(*sizes, values)[0], 10) + 1e-5
             if mode.endswith("BWD"):
                 error = error + 1e-4 * np.abs(operands[1].values)
+        elif mode == "RELU_FWD":
+            # lower + slope * (x - lower) cancels.
+            error = error + 1e-6 * abs(arguments.get("lower", 0.0))
         elif mode in ("SIN", "COS", "TAN", "ERF", "LOG", "EXP", "POW", "MOD"):
             large = np.abs(operands[0].values) > (30 if mode != "LOG" else np.inf)
             error = np.where(large, np.inf, error + 1e-5)

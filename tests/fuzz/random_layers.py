@@ -116,6 +116,8 @@ class _Pooling:
             else:
                 y[place] = values.sum(axes) / self.count(values)
                 magnitude[place] = np.abs(values).sum(axes) / self.count(values)
+                # The sum may overflow where the average does not.
+                unclear[place] = np.abs(values).sum(axes) > 1e37
         return y, np.maximum(magnitude, np.abs(y)), unclear
 
 
