@@ -215,7 +215,7 @@ def _enter_layouts(
         # Unless asked for, algorithms are not tried where engines are: they run the same kernels.
         tries_algorithms = policy.layouts is not None or graph is None
         if tries_algorithms and policy.interface != "graph" and problem.conv.is_symmetric:
-            rows += candidates(problem, policy, _ranking(handle, inner_problem), layout)
+            rows += candidates(problem, policy, ranking_of(handle, inner_problem), layout)
         if graph is not None:
             rows += (
                 # The rank is that of the problem in the other layout, and not of this one.
@@ -282,7 +282,7 @@ def _by_names(problem: Problem, operands: Mapping[str, DeviceArray]) -> dict[str
     }
 
 
-def _limit_of(policy: TuningPolicy) -> int | None:
+def limit_of(policy: TuningPolicy) -> int | None:
     """Return the workspace limit of a policy that has it in bytes."""
     limit = policy.workspace_limit
     assert limit is None or isinstance(limit, int)
@@ -305,17 +305,17 @@ def _descriptor_calls(
     assert algorithms is not None
     find_times: dict[tuple[Any, MathType], float] = {}
     if algorithms.find:
-        find_times = _times_of_find(handle, problem, operands, _limit_of(policy))
+        find_times = _times_of_find(handle, problem, operands, limit_of(policy))
     for row in candidates(
         problem,
         policy,
-        _ranking(handle, problem),
+        ranking_of(handle, problem),
         ranks_by_descriptor_call=ranks_by_descriptor_call,
     ):
         yield replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
 
 
-def _ranking(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
+def ranking_of(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
     """Return the ranking of the descriptor call's heuristic; empty if there is none.
 
     Without it nothing says which algorithms are deterministic.
@@ -440,7 +440,7 @@ class _Trial:
         if candidate.why_not:
             return candidate
         row = candidate
-        limit = _limit_of(policy)
+        limit = limit_of(policy)
         try:
             plan = self._stack.enter_context(self._make_plan(row))
             row = replace(row, workspace=plan.workspace)

@@ -54,8 +54,6 @@ _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "search": "heuristics",
     "search_seconds": 10,
 }
-# How `timing_of_real_calls` begins.  No other field of an entry tells of them.
-_OF_REAL_CALLS = re.compile(r"events around \d+ real calls? ")
 # The fields of a row that are not written: they belong to a choice, not to the candidate.
 LEFT_OUT = ("passed_over", "source", "conversions")
 
@@ -190,11 +188,6 @@ def _parse_canonical_number(text: str) -> int | float:
     return number
 
 
-def timing_of_real_calls(num_calls: int, device: Device) -> str:
-    """Return the beginning of a table's `timing` if real calls on a device measured it."""
-    return f"events around {num_calls} real calls on {device}"
-
-
 @dataclass(frozen=True)
 class TuningEntry:
     """The saved result of one tuning; ValueError if a value is not allowed.
@@ -224,11 +217,6 @@ class TuningEntry:
             raise ArgumentError(f"{values}; allowed: one of the rows, a finite time")
         utc = datetime.fromisoformat(self.tuned_at).astimezone(timezone.utc)
         object.__setattr__(self, "tuned_at", utc.isoformat(timespec="microseconds"))
-
-    @property
-    def measured_by(self) -> str:
-        """What measured the candidates: "search", or "real calls", those of a program."""
-        return "real calls" if _OF_REAL_CALLS.match(self.timing) else "search"
 
     def table(self, memory: int, peaks: Peaks | None = None) -> AlgorithmTable:
         """Return the table that the search returned, with the best candidate first.

@@ -8,20 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, graphs, rnn
+from cudnnlite.autotune.allowed_choice import allowed_choice
 from cudnnlite.autotune.cache import TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
-from cudnnlite.autotune.incremental import (
-    MOST_RACES,
-    RealCallTuning,
-    allowed_choice,
-    are_aligned,
-)
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
@@ -38,6 +32,7 @@ from cudnnlite.errors import (
 from cudnnlite.graph.compiled_plans import PlanStore
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.graph_plan import GraphPlan
@@ -53,12 +48,13 @@ from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
 from cudnnlite.search.database import dtype_of, find_choice
-from cudnnlite.search.race import Race
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 
 SLOW_SECONDS = 1.0  # A measurement inside a call is logged if it takes longer.
+# The most choices of problems that were not measured that a tuner remembers.
+_MOST_ALLOWED_CHOICES = 1024
 
 
 class Search(NamedTuple):
@@ -117,13 +113,10 @@ class Tuner(Closable):
         So the machines of a fleet that share a cache do not measure.
     progress : bool
         Whether a bar on stderr shows the progress of a search over knobs.
-    incremental : bool
-        True: operations do not measure.  Instead each of the first calls of a problem runs another
-        candidate on the user's own data; see `autotuned`.
 
     Attributes
     ----------
-    handle, cache, policy, incremental
+    handle, cache, policy
         The arguments.
     measured : int
         How many problems this tuner measured itself.
@@ -138,8 +131,7 @@ class Tuner(Closable):
     Raises
     ------
     ArgumentError
-        Not a handle, a cache or a policy.  If `incremental`, a policy with `max_error`, `flush_l2`,
-        the objective "energy" or a search over knobs: real calls do none of these.
+        Not a handle, a cache or a policy.
 
     Examples
     --------
@@ -162,7 +154,6 @@ class Tuner(Closable):
         *,
         measure: bool = True,
         progress: bool = False,
-        incremental: bool = False,
     ) -> None:
         use(handle)
         if policy is None:
@@ -170,9 +161,6 @@ class Tuner(Closable):
         self.policy = instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
         one_of(progress, "progress", True, False)
-        self.incremental = one_of(incremental, "incremental", True, False)
-        if incremental:
-            _refuse_for_real_calls(policy)
         self.handle, self.measures, self._progress = handle, measure, progress
         self.owns_cache = not isinstance(cache, TuningCache)
         if not isinstance(cache, TuningCache):
@@ -193,10 +181,6 @@ class Tuner(Closable):
         # The problems for which a warning said that the heuristic chooses.
         self._heuristic_problems: set[Problem] = set()
         self._has_logged_slowness = False
-        self._is_closed = False
-        self._real_calls: RealCallTuning | None = None
-        if incremental and measure:
-            self._real_calls = RealCallTuning(handle, self._remember_race, self._device_memory)
 
     @cached_property
     def device(self) -> DeviceIdentity:
@@ -218,7 +202,6 @@ class Tuner(Closable):
 
     def close(self) -> None:
         """Close the cache, if it was opened here.  A second call does nothing."""
-        self._is_closed = True
         if self.owns_cache:
             self.cache.close()
 
@@ -281,7 +264,6 @@ class Tuner(Closable):
         *,
         for_call: bool = False,
         replay: bool = False,
-        begins_trials: bool = False,
         use_database: bool = True,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, from the cache or measured now.
@@ -303,8 +285,6 @@ class Tuner(Closable):
         replay : bool
             Whether the choice is for a plan with ``replay=True``.  Each of its calls costs the host
             one launch, whatever the candidate, so that the time on the device decides.
-        begins_trials : bool
-            Whether `begin_trials` is called for a plan that is made without a choice.
         use_database : bool
             Whether a choice of the database may be returned.
 
@@ -338,14 +318,10 @@ class Tuner(Closable):
             table = self._look_up(self._key(representative, alignments, policy), allow_failed)
         source = CACHE
         if table is None:
-            if use_database and (self.incremental or not self.measures):
+            if use_database and not self.measures:
                 choice = self._database_choice(problem, policy)
                 if choice is not None:
                     return choice
-            if for_call and self._real_calls is not None:
-                if begins_trials and self.tries_in_calls and are_aligned(alignments.values()):
-                    return None  # the plan's trials follow the policy
-                return self._allowed_choice(representative, alignments, policy)
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
@@ -364,9 +340,9 @@ class Tuner(Closable):
             return None
         key = self._key(problem, alignments, policy)
         if key not in self._allowed_choices:
-            if len(self._allowed_choices) >= MOST_RACES:
+            if len(self._allowed_choices) >= _MOST_ALLOWED_CHOICES:
                 self._allowed_choices.clear()
-            is_aligned = are_aligned(alignments.values())
+            is_aligned = all(alignment >= ALIGNMENT for alignment in alignments.values())
             choice = allowed_choice(self.handle, problem, policy, is_aligned=is_aligned)
             self._allowed_choices[key] = choice
         return self._allowed_choices[key]
@@ -384,62 +360,6 @@ class Tuner(Closable):
         if choice.error is None or choice.error > max_error:
             return None
         return choice
-
-    @property
-    def tries_in_calls(self) -> bool:
-        """Whether calls that are made now, and have no choice, may try candidates.
-
-        They may if this tuner is `incremental` and not closed, unless a CUDA graph is recorded.
-        """
-        if self._real_calls is None or self._is_closed:
-            return False
-        return not self.handle.device.is_capturing(self.handle.stream)
-
-    def begin_trials(self, plan: Any, alignments: Mapping[str, int], limit: int | None) -> None:
-        """Let the calls of the heuristic's plan try candidates, if there are any.
-
-        `alignments` and `limit` are those of `choose`.  There are none if operands are not aligned.
-        NoAlgorithmError if the policy excludes all of them.
-        """
-        if self._real_calls is None or not are_aligned(alignments.values()):
-            return
-        policy = self._policy_within(limit)
-        self._real_calls.begin(plan, self._key(plan.problem, alignments, policy), policy)
-        if self.policy.is_narrow and isinstance(plan, ConvolutionPlan):
-            plan.copy_misaligned()
-
-    def race_of_rnn(
-        self, problem: Problem, limit: int | None
-    ) -> tuple[Race, Callable[[Race], None]] | None:
-        """Return the race of a recurrent network, and the function to call at its end.
-
-        None if calls try no candidates.
-        """
-        if self._real_calls is None or not self.tries_in_calls:
-            return None
-        policy = self._policy_within(limit)
-        representative = representative_problem(problem)
-        key = self._key(representative, {}, policy)
-        race = self._real_calls.race_of_rnn(representative, key, policy)
-        if len(race.runners) < 2:
-            return None
-        return race, partial(self._real_calls.finish, key=key, title=str(representative))
-
-    def _remember_race(self, key: TuningKey, table: AlgorithmTable) -> None:
-        """Remember the result of a race in real calls, unless this tuner was closed meanwhile.
-
-        The result of a search that was made meanwhile stays: a search measures more.  There is no
-        warning of candidates that failed: the log says so, and no call is disturbed.
-        """
-        if self._is_closed:
-            return
-        self.measured += 1
-        if self._look_up(key) is not None:
-            return
-        if any(row.transient for row in table):
-            self._tables[key] = table
-        else:
-            self._remember(key, table, 0.0)
 
     def _measure_if_possible(
         self,
@@ -616,7 +536,6 @@ def autotuned(
     cache: TuningCache | str | os.PathLike[str] | None = None,
     policy: TuningPolicy | None = None,
     measure: bool = True,
-    incremental: bool = False,
 ) -> Iterator[Tuner]:
     """Use tuned choices for the operations on a handle, until the block ends.
 
@@ -625,24 +544,12 @@ def autotuned(
     0.1 s for a convolution, and 1.3 s for a recurrent network (medians).  It takes longer if cuDNN
     compiles PERSIST_DYNAMIC.
 
-    With `incremental` no call measures or waits.  Instead each of the first calls of a problem, at
-    most 12 (`TimingPolicy.real_calls`), runs another candidate on the user's own data, the likely
-    ones first, between two events that later calls read.  A call that reads nothing that it writes
-    repeats short work, up to 64 times.  Each call has its result, whichever candidate it runs.
-    Then the fastest one stays, and is saved like any other choice.  Errors are not measured: a
-    candidate is trusted if cuDNN's notes and cudnnlite's list of known faults allow it.  The calls
-    of plans that are made in the block try candidates, too, and go on after the block.
-    `TimingPolicy.real_share` limits the time that this takes.
-
     Parameters
     ----------
     handle : Handle
         The handle of the operations.
     cache, policy, measure
         As in `Tuner`.
-    incremental : bool
-        Whether calls try candidates, instead of measuring.  Nothing is tried while a CUDA graph is
-        recorded, by plans with ``replay=True``, or for operands that are not aligned to 16 bytes.
 
     Yields
     ------
@@ -664,10 +571,7 @@ def autotuned(
     ...     print(tuner.measured)
     1
     """
-    with (
-        Tuner(handle, cache, policy, measure=measure, incremental=incremental) as tuner,
-        _use_chooser(handle, tuner),
-    ):
+    with Tuner(handle, cache, policy, measure=measure) as tuner, _use_chooser(handle, tuner):
         yield tuner
 
 
@@ -681,30 +585,6 @@ def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
         yield
     finally:
         handle.chooser, handle.plan_store = chooser_before, store_before
-
-
-def _refuse_for_real_calls(policy: TuningPolicy) -> None:
-    """Raise ArgumentError if a policy requests a measurement that real calls do not make."""
-    if policy.max_error is not None:
-        raise ArgumentError(
-            f"incremental=True with policy.max_error={policy.max_error:g}: "
-            "errors are not measured in real calls; allowed: max_error=None"
-        )
-    if policy.objective == "energy":
-        raise ArgumentError(
-            "incremental=True with policy.objective='energy': the energy of one call is too "
-            "little for the GPU's counter; allowed: 'latency', 'device'"
-        )
-    if policy.flush_l2:
-        raise ArgumentError(
-            "incremental=True with policy.flush_l2=True: real calls find in the L2 cache what the "
-            "program left there; allowed: flush_l2=False"
-        )
-    if policy.search == "knobs":
-        raise ArgumentError(
-            "incremental=True with policy.search='knobs': real calls search no knobs; allowed: "
-            "'heuristics', 'engines'"
-        )
 
 
 def best_replayed(table: AlgorithmTable) -> AlgorithmResult:

@@ -71,10 +71,7 @@ def show(
     cache: CacheOption = None,
     as_json: JSONOption = False,
 ) -> None:
-    """List the entries: problem, GPU, version of cuDNN, choice, and what measured it.
-
-    That is a search, or the real calls of a program.
-    """
+    """List the entries: problem, GPU, version of cuDNN, choice."""
     filters = _filters(gpu, cudnn, kind)
     with report_errors():
         with _opened(cache, must_exist=cache is not None) as tuning_cache:
@@ -315,7 +312,6 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
             "GPU",
             "cuDNN",
             "device ms",
-            "measured by",
             "choice",
             "problem",
             "wanted",
@@ -330,7 +326,6 @@ def _table(entries: list[TuningEntry], loaded_version: int | None) -> list[str]:
                 printable(entry.key.device.gpu),
                 format_version(entry.key.device.cudnn) + mark,
                 "-" if row.time_ms is None else f"{row.time_ms:.4f}",
-                entry.measured_by,
                 named(row),
                 problem_text(entry),
                 policy_text(entry),
@@ -351,7 +346,6 @@ def _plain(entry: TuningEntry, loaded_version: int | None) -> dict[str, Any]:
         "chosen": row_to_plain(entry.rows[entry.chosen]),
         "candidates": len(entry.rows),
         "timing": entry.timing,
-        "measured_by": entry.measured_by,
         "tuned_at": entry.tuned_at,
         "seconds": entry.seconds,
         "cudnnlite": entry.cudnnlite,

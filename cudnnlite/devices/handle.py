@@ -54,20 +54,9 @@ class Chooser(Protocol):
         *,
         for_call: bool = False,
         replay: bool = False,
-        begins_trials: bool = False,
         use_database: bool = True,
     ) -> Any:
         """Return the choice for a problem; None, only `for_call`: the heuristic chooses."""
-
-    @property
-    def tries_in_calls(self) -> bool:
-        """Whether calls that are made now, and for which it has no choice, may try candidates."""
-
-    def begin_trials(self, plan: Any, alignments: Mapping[str, int], limit: int | None) -> None:
-        """Let the calls of the heuristic's plan try candidates, if there are any."""
-
-    def race_of_rnn(self, problem: Problem, limit: int | None) -> Any:
-        """Return a recurrent network's race and the function for its end; None without a race."""
 
 
 class Handle(NativeObject[cudnnHandle_t]):

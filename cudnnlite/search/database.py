@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.problem import SCALARS, Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult, ConvolutionResult
-from cudnnlite.search.race import identity_of
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.warn import log
@@ -57,9 +55,6 @@ class Database:
     cudnn: str
     cudnnlite: str = ""
     families: dict[str, dict[str, Row]] = field(default_factory=dict)
-    _winners: dict[str, tuple[AlgorithmResult, ...]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def __len__(self) -> int:
         return sum(map(len, self.families.values()))
@@ -82,20 +77,7 @@ class Database:
     def put(self, problem: Problem, choice: AlgorithmResult) -> None:
         """Set the choice for a problem."""
         vars(self).pop("kinds", None)
-        name = family_of(problem)
-        self._winners.pop(name, None)
-        self.families.setdefault(name, {})[digest_of(problem)] = row_to_plain(choice)
-
-    def winners(self, problem: Problem) -> tuple[AlgorithmResult, ...]:
-        """Return the choices for a problem's family, each once, the most frequent ones first.
-
-        Their workspace and their error are those of other problems.
-        """
-        name = family_of(problem)
-        if name not in self._winners:
-            rows = map(row_from_plain, self.families.get(name, {}).values())
-            self._winners[name] = most_frequent(rows)
-        return self._winners[name]
+        self.families.setdefault(family_of(problem), {})[digest_of(problem)] = row_to_plain(choice)
 
     def to_json(self) -> str:
         """Return the text of a file; each row has a line."""
@@ -123,17 +105,6 @@ class Database:
 
 
 _FACTS = ("gpu", "compute_capability", "cudnn", "cudnnlite")
-
-
-def most_frequent(rows: Iterable[AlgorithmResult]) -> tuple[AlgorithmResult, ...]:
-    """Return the different candidates of rows, the most frequent ones first."""
-    choices: dict[object, AlgorithmResult] = {}
-    wins: Counter[object] = Counter()
-    for row in rows:
-        identity = identity_of(row)
-        choices.setdefault(identity, row)
-        wins[identity] += 1
-    return tuple(choices[identity] for identity, _ in wins.most_common())
 
 
 def _object_from_json(text: str) -> dict[str, Any]:

@@ -15,11 +15,6 @@ _LONGEST = 1e9
 _AT_LEAST_ONE = ("rounds", "least_rounds", "most_repeats", "most_calls", "random_values")
 # Limits that are never reached if they are infinite; others are divided or rounded.
 _MAY_BE_INFINITE = ("give_up", "close", "may_win", "most_seconds")
-# The least number of calls in which a new candidate is tried where none may repeat its candidate,
-# as those of recurrent networks: the first call runs the first candidate and may load kernels, the
-# second is kept free for a time of it without loading, and the third runs a new candidate.  Where
-# calls may repeat their candidate, two are enough.
-_CALLS_UNTIL_A_NEW_CANDIDATE = 3
 
 
 class TimingPolicy(NamedTuple):
@@ -64,28 +59,6 @@ class TimingPolicy(NamedTuple):
     # axis of a tensor has the period of the block.  The time on a GPU depends a little on how many
     # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
-    # In tuning by real calls, `real_calls` calls of a problem try candidates.  The last of them,
-    # `confirming_calls`, try no new candidates, but compare those that are close.  `real_calls` is
-    # at least `confirming_calls + 3`.  These fields and the next four are read when the trials of a
-    # problem begin.
-    real_calls: int = 12
-    confirming_calls: int = 4
-    # If `real_losers` candidates in a row took more than `may_win` times the best, calls try no new
-    # ones.  With 0 there is no such limit.  Of 3186 convolutions and gradients on an H100, the choice
-    # took 1.050 times as long as the best candidate with three losers, and 1.046 with five, whose
-    # trials took the device 1.9 times as long (tools/benchmarks/candidate_order.py).
-    real_losers: int = 3
-    # Calls try no candidate as long as trials took more than this share of the time since the tuner
-    # was made.  It is above 0; with 1 there is no such limit.  With 1/3 a program takes at most 1.5
-    # times as long, but for the last trial and the waiting calls' own cost.  Many calls may pass
-    # before a choice is known.
-    real_share: float = 1.0
-    # Calls that take the device less than this try no engine that cuDNN compiles, unless the first
-    # candidate is compiled, too: compiling takes as long as 10,000 such calls.
-    real_compile_ms: float = 0.05
-    # A call that tries a candidate repeats short work for about this many ms.  Calls of recurrent
-    # networks, and those that read their own result, are never repeated.
-    real_sample_ms: float = 0.1
     # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
     energy_seconds: float = 1.0
 
@@ -98,8 +71,6 @@ ONE_LOOK = TimingPolicy(
     further_rounds=0,
     sample_ms=0.0,
     most_calls=1,
-    real_compile_ms=0.0,
-    real_sample_ms=0.0,
 )
 
 
@@ -113,7 +84,6 @@ def parse_timing(value: Any) -> TimingPolicy:
             integer(field, argument, int(name in _AT_LEAST_ONE), _MOST)
             continue
         _check_number(field, name, argument)
-    _refuse_too_few_real_calls(timing)
     return timing
 
 
@@ -122,22 +92,9 @@ def _check_number(field: Any, name: str, argument: str) -> None:
     if isinstance(field, (bool, np.bool_)):
         raise ArgumentError(f"{argument}={field} is not a number")
     number = real_number(field, argument)
-    if name == "real_share":
-        is_allowed, allowed = 0 < number <= 1, "numbers above 0, up to 1"
-    elif name in _MAY_BE_INFINITE:
+    if name in _MAY_BE_INFINITE:
         is_allowed, allowed = number >= 0, "numbers from 0"
     else:
         is_allowed, allowed = 0 <= number <= _LONGEST, f"numbers from 0 to {_LONGEST:g}"
     if not is_allowed:
         raise ArgumentError(f"{argument}={number:g}; allowed: {allowed}")
-
-
-def _refuse_too_few_real_calls(timing: TimingPolicy) -> None:
-    """Raise ArgumentError if the calls are too few for a new candidate, so that none is tried."""
-    least = timing.confirming_calls + _CALLS_UNTIL_A_NEW_CANDIDATE
-    if timing.real_calls < least:
-        raise ArgumentError(
-            f"timing.real_calls={timing.real_calls} with timing.confirming_calls="
-            f"{timing.confirming_calls}: no call would try a new candidate; allowed: real_calls "
-            f"from confirming_calls + {_CALLS_UNTIL_A_NEW_CANDIDATE}, here {least}"
-        )

@@ -13,14 +13,12 @@ import sys
 from dataclasses import asdict, replace
 from typing import get_type_hints
 
-import numpy as np
 import pytest
 from helpers.tuning_entries import H100, H200, LATE, convolution, entry, rnn
 from helpers.tuning_files import nothing_written, write_old_cache
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-import cudnnlite as dnn
 from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
 from cudnnlite.autotune.database import write_database
@@ -137,27 +135,6 @@ def test_show(path, monkeypatch):
     assert limited.startswith("2026-01-31 11:00  NVIDIA H200 ")
     assert limited[starts[6] :] == "deterministic=True, workspace_limit=64 MiB, x aligned to 2"
     assert result.stderr == "cudnnlite: * not used here, where cuDNN is 9.28.0\n"
-
-
-def test_show_tells_choices_of_real_calls_from_those_of_searches(tmp_path):
-    """Those of a tuner, whose text about the times this command reads."""
-    folder = tmp_path / "rehearsal"
-    x, w = np.ones((1, 2, 6, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
-    with TuningCache(folder, rehearsal=True) as cache, dnn.Handle("emulated") as handle:
-        dnn.Tuner(handle, cache).tune(convolution())
-        with dnn.autotuned(handle, cache=cache, incremental=True) as tuner:
-            arrays = handle.array(x), handle.array(w)
-            while not tuner.measured:
-                dnn.convolution_forward(handle, *arrays)
-    heading, *lines = run("show", "--cache", folder).stdout.splitlines()[1:]
-    start, end = heading.index("measured by"), heading.index("choice")
-    cells = {line[start:end].strip(): line for line in lines}
-    assert "1x2x6x5" in cells["real calls"]
-    assert "1x8x16x16" in cells["search"]
-    listing = json.loads(run("show", "--cache", folder, "--json").stdout)
-    values = {row["measured_by"]: row["what"] for row in listing["entries"]}
-    assert "1x2x6x5" in values["real calls"]
-    assert "1x8x16x16" in values["search"]
 
 
 @pytest.mark.parametrize(

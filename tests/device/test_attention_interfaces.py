@@ -289,7 +289,6 @@ class NotedLimits:
     """A tuner that chooses nothing, and notes which limit of workspace an engine has."""
 
     revision = 0
-    tries_in_calls = False
 
     def __init__(self) -> None:
         self.limits: dict[frozenset[str], int] = {}

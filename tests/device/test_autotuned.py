@@ -58,7 +58,6 @@ class Chooser:
         self.choice = choice
         self.requests: list[tuple[Any, Mapping[str, int], int | None]] = []
         self.revision = 0
-        self.tries_in_calls = False
 
     def choose(
         self,

@@ -213,7 +213,6 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
 
     class Chooser:
         revision = 0
-        tries_in_calls = False
 
         def choose(self, *arguments: object, **options: object) -> None:
             option_sets.append(options)
@@ -227,10 +226,5 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
     dnn.convolution_forward.plan(handle, x, w, replay=replay).close()
     dnn.rnn_forward.plan(handle, spec, weights, sequence, replay=replay).close()
     product().plan(handle, replay=replay).close()
-    network_options = {"for_call": True, "replay": replay}
-    graph_options = network_options | {"begins_trials": not replay}
-    assert option_sets == [
-        graph_options | {"use_database": True},
-        network_options,
-        graph_options,
-    ]
+    options = {"for_call": True, "replay": replay}
+    assert option_sets == [options | {"use_database": True}, options, options]

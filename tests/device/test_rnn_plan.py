@@ -520,7 +520,6 @@ class CountingChooser:
 
     def __init__(self, choice: Any) -> None:
         self.choice, self.revision, self.count = choice, 0, 0
-        self.tries_in_calls = False
 
     def choose(
         self,

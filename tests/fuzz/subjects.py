@@ -465,7 +465,6 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "cache": None,
         "policy": None,
         "measure": True,
-        "incremental": False,
     },
     "TuningCache": lambda t: {"path": t.folder / "cache", "read_only": True},
     "TuningPolicy": lambda t: {
@@ -638,7 +637,6 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "cache": None,
         "policy": None,
         "measure": True,
-        "incremental": True,
     },
     "pack_sequences": lambda t: {"sequences": [np.ones((2, 3)), np.ones((4, 3))]},
     "fold_batch_normalization": lambda t: {

@@ -94,7 +94,6 @@ def test_a_row_is_read_as_it_was_written(choice: dnn.AlgorithmResult) -> None:
     assert copy.find(PROBLEM).source == DATABASE
     assert copy.find(dnn.convolution_forward.problem(X, W)) is None
     assert len(copy) == 1
-    assert copy.winners(PROBLEM) == (choice,)
 
 
 @pytest.mark.parametrize(
@@ -293,19 +292,12 @@ def test_a_row_beyond_the_workspace_limit(gpu: Any, folder: Path, tmp_path: Path
 
 def test_a_tuner_that_does_not_measure_asks_it(gpu: Any, folder: Path, tmp_path: Path) -> None:
     install(gpu, tmp_path, ALGORITHM)
-    with dnn.Handle(gpu) as handle:
-        for options in ({"measure": False}, {"incremental": True}):
-            with dnn.Tuner(handle, ":memory:", **options) as tuner:
-                assert tuner.choose(PROBLEM, for_call=True).source == DATABASE
-        for policy in (dnn.TuningPolicy(math_type="default"), dnn.TuningPolicy(interface="graph")):
-            with dnn.Tuner(handle, ":memory:", policy, incremental=True) as tuner:
-                assert tuner.choose(PROBLEM, for_call=True, begins_trials=True) is None
-                assert tuner.choose(PROBLEM, for_call=True).source == HEURISTIC
+    with dnn.Handle(gpu) as handle, dnn.Tuner(handle, ":memory:", measure=False) as tuner:
+        assert tuner.choose(PROBLEM, for_call=True).source == DATABASE
 
 
-@pytest.mark.parametrize("options", [{"measure": False}, {"incremental": True}], ids=str)
 def test_a_policy_without_layouts_takes_no_conversion(
-    gpu: Any, folder: Path, tmp_path: Path, options: dict[str, bool]
+    gpu: Any, folder: Path, tmp_path: Path
 ) -> None:
     install(gpu, tmp_path, CONVERTED)
     with dnn.Handle(gpu) as handle:
@@ -313,7 +305,7 @@ def test_a_policy_without_layouts_takes_no_conversion(
             policy = dnn.TuningPolicy(layouts=layouts)
             with (
                 warnings.catch_warnings(),
-                dnn.Tuner(handle, ":memory:", policy, **options) as tuner,
+                dnn.Tuner(handle, ":memory:", policy, measure=False) as tuner,
             ):
                 warnings.simplefilter("ignore", dnn.TuningWarning)  # nothing was tuned
                 choice = tuner.choose(PROBLEM, for_call=True)
@@ -321,17 +313,12 @@ def test_a_policy_without_layouts_takes_no_conversion(
                 assert bool(choice.layout) == (source == DATABASE)
 
 
-def test_trials_take_the_place_of_a_row_that_cannot_be_used(
+def test_an_allowed_choice_takes_the_place_of_a_row_that_cannot_be_used(
     gpu: Any, folder: Path, tmp_path: Path
 ) -> None:
     install(gpu, tmp_path, dnn.AlgorithmResult(dnn.Engine(99), M.FMA))
-    policy = dnn.TuningPolicy(allow_tf32=False)
     with dnn.Handle(gpu) as handle:
         x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
-        with dnn.autotuned(handle, cache=":memory:", policy=policy, incremental=True) as tuner:
-            for _ in range(30):
-                dnn.convolution_forward(handle, x, w, CONV)
-            assert tuner.measured == 1
         policy = dnn.TuningPolicy(math_type="fma")
         with (
             warnings.catch_warnings(),
@@ -341,23 +328,6 @@ def test_trials_take_the_place_of_a_row_that_cannot_be_used(
             with dnn.convolution_forward.plan(handle, x, w, CONV) as plan:
                 assert plan.choice.source == HEURISTIC
                 assert plan.choice.math_type == M.FMA
-
-
-def test_trials_begin_after_a_recorded_call_whose_row_cannot_be_used(
-    gpu: Any, folder: Path, tmp_path: Path
-) -> None:
-    install(gpu, tmp_path, dnn.AlgorithmResult(dnn.Engine(99), M.FMA))
-    with dnn.Handle(gpu) as handle:
-        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
-        out = handle.empty((2, 6, 9, 8))
-        handle.workspace.reserve(1 << 20, handle.stream)
-        with dnn.autotuned(handle, cache=":memory:", incremental=True) as tuner:
-            with dnn.capture(handle) as graph:
-                dnn.convolution_forward(handle, x, w, CONV, out=out)
-            graph.close()
-            for _ in range(30):
-                dnn.convolution_forward(handle, x, w, CONV, out=out)
-            assert tuner.measured == 1
 
 
 @pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
@@ -415,15 +385,7 @@ def similar(size: int) -> Any:
     return dnn.convolution_forward.problem(dnn.TensorSpec((2, 4, size, 8)), W, CONV)
 
 
-def test_the_most_frequent_winners_of_a_family_come_first() -> None:
-    database = Database("a", "9.0", "9.19")
-    choices = [ALGORITHM, ENGINE, CONVERTED, ENGINE, CONVERTED, ENGINE]
-    for size, choice in enumerate(choices, start=10):
-        database.put(similar(size), choice)
-    names = [str(choice.algorithm) for choice in database.winners(PROBLEM)]
-    assert names == [str(choice.algorithm) for choice in (ENGINE, CONVERTED, ALGORITHM)]
-    assert database.winners(PROBLEM)[1].layout == "NHWC"
-    assert database.winners(PROBLEM)[2].math_type == M.FMA
+def test_problems_of_other_types_and_filters_are_another_family() -> None:
     half = dnn.convolution_forward.problem(
         dnn.TensorSpec(X.shape, "float16"), dnn.FilterSpec(W.shape, "float16"), CONV
     )
@@ -436,10 +398,6 @@ def test_the_most_frequent_winners_of_a_family_come_first() -> None:
     )
     others = (half, point, grouped, depthwise)
     assert len({family_of(problem) for problem in (PROBLEM, *others)}) == 5
-    assert not any(map(database.winners, others))
-    for size in range(20, 24):
-        database.put(similar(size), ALGORITHM)
-    assert database.winners(PROBLEM)[0].algorithm == A.IMPLICIT_GEMM
 
 
 def test_graphs_of_other_operations_or_filters_are_another_family() -> None:
@@ -459,58 +417,6 @@ def test_graphs_of_other_operations_or_filters_are_another_family() -> None:
     problems = [attention_problem(1, 2, 64, 32, "float16"), *convolutions]
     assert {problem.kind for problem in problems} == {"graph"}
     assert len({family_of(problem) for problem in problems}) == len(problems)
-
-
-def candidates_tried(gpu: Any) -> list[str]:
-    """Return the candidates that the calls of a plan tried, in their order."""
-    with dnn.Handle(gpu) as handle, dnn.autotuned(handle, cache=":memory:", incremental=True):
-        handle.timing = handle.timing._replace(real_losers=0)
-        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
-        with dnn.convolution_forward.plan(handle, X, W, CONV) as plan:
-            race = plan._prepared._race
-            while race.winner is None:
-                assert plan(x, w).numpy()[0, 0, 1, 1] == 36
-            return [str(runner.row.algorithm) for runner in race.runners]
-
-
-def test_calls_try_the_winners_of_similar_problems(gpu: Any, folder: Path, tmp_path: Path) -> None:
-    """Two of them, then one in the order of the heuristics; what this problem has not is left."""
-    by_rank = candidates_tried(gpu)
-    assert len(by_rank) > 5
-    last, before_last = by_rank[-1], by_rank[-2]
-    with dnn.Handle(gpu) as handle:
-        found = {str(row.algorithm): row for row in dnn.Tuner(handle, ":memory:").tune(PROBLEM)}
-    nowhere = dnn.AlgorithmResult(dnn.Engine(9999), M.DEFAULT)
-    winners = [found[last], nowhere, found[before_last], found[by_rank[0]]]
-    database = new_database(gpu)
-    size = 10
-    for winner, wins in zip(winners, (4, 3, 2, 1), strict=True):
-        for _ in range(wins):
-            database.put(similar(size), winner)
-            size += 1
-    write_database(database, tmp_path / "source.json")
-    install_database(tmp_path / "source.json")
-    database_module._read.cache_clear()
-    assert candidates_tried(gpu)[:5] == [by_rank[0], last, before_last, *by_rank[1:3]]
-
-
-def test_a_winner_of_the_descriptor_call(gpu: Any, folder: Path, tmp_path: Path) -> None:
-    database = new_database(gpu)
-    for size in range(10, 14):
-        database.put(similar(size), dnn.AlgorithmResult(A.GEMM, M.FMA))
-    write_database(database, tmp_path / "source.json")
-    install_database(tmp_path / "source.json")
-    with (
-        dnn.Handle(gpu) as handle,
-        dnn.autotuned(handle, cache=":memory:", incremental=True),
-        dnn.convolution_forward.plan(handle, X, W, CONV) as plan,
-    ):
-        race = plan._prepared._race
-        x, w = handle.full(X.shape, 1), handle.full(W.shape, 1)
-        for _ in range(2):
-            plan(x, w)
-        row = race.runners[1].row
-        assert (row.algorithm, row.math_type) == (A.GEMM, M.FMA)
 
 
 def test_choices_are_added_to_those_that_are_installed(
@@ -552,7 +458,7 @@ def test_a_whole_networks_plans_are_kept(
         return prepare(plan)
 
     monkeypatch.setattr(ConvolutionPlan, "prepare", counted)
-    with dnn.Handle(gpu) as handle, dnn.autotuned(handle, cache=":memory:", incremental=True):
+    with dnn.Handle(gpu) as handle, dnn.autotuned(handle, cache=":memory:", measure=False):
         w = handle.full(W.shape, 1)
         for _ in range(2):
             for size in sizes:

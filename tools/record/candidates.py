@@ -11,8 +11,6 @@ some networks or families, with `--again` also those of the database.  The last 
 puts the choice of each line into a database of the same GPU and cuDNN, and removes problems that no
 network has any more.  `cudnnlite cache record` chooses alike, but has more candidates: see
 `policy_for`.  The first line of a file says on what it was measured.
-
-`tools/benchmarks/candidate_order.py` says by these times in which order to try candidates.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
     check_interface,
@@ -21,7 +21,6 @@ from cudnnlite.operations.layers.transform import transform_tensor
 from cudnnlite.plans.operands import alignment_of, check_writable, on_device, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
-from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
@@ -145,14 +144,13 @@ class ConvolutionRequest(Request[DeviceArray]):
     def _tuned_plan(
         self, key: tuple[Any, ...], problem: Problem, limit: int | None
     ) -> ConvolutionPlan:
-        """Return the plan of the tuner's choice, or one whose calls try candidates.
+        """Return the plan of the tuner's choice.
 
         If the tuner has no choice, for instance because it may not measure now, the heuristic's
         plan is used, and the tuner is asked again at the next call.
         """
         plans = self.handle.plans
         choice = self._tuned_choice(problem, limit)
-        tries_candidates = self._tries_candidates
         # The plan is that of a call that names the choice.  The plan of a call without a tuner may
         # be the database's.
         named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
@@ -162,13 +160,9 @@ class ConvolutionRequest(Request[DeviceArray]):
         plan: ConvolutionPlan | None = plans.find(named_key)
         if plan is not None and choice is not None and choice.source == HEURISTIC:
             plan.copy_misaligned()  # the plan may be that of a call that named the choice
-        if plan is None or (tries_candidates and _is_heuristic(plan)):
+        if plan is None:
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(ConvolutionPlan, problem, choice, limit, is_aligned=True)
-            if tries_candidates and _is_heuristic(plan):
-                self._begin_trials(plan, limit)
-                plans.keep(key, plan)
-                return plan
             plans.keep(named_key, plan)
         if choice is not None and not _is_heuristic(plan):
             plans.keep(key, plan)
@@ -181,38 +175,18 @@ class ConvolutionRequest(Request[DeviceArray]):
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
             return None
-        replay = parse_replay(self.replay)
         return chooser.choose(
             problem,
             self._alignments(),
             limit,
             for_call=True,
-            replay=replay,
-            begins_trials=not replay,
+            replay=parse_replay(self.replay),
             use_database=use_database,
         )
 
     def _alignments(self) -> dict[str, int]:
         """Return the alignments of those operands that are arrays, by name."""
         return {name: alignment_of(array) for name, array in self._arrays().items()}
-
-    @property
-    def _tries_candidates(self) -> bool:
-        """Whether the calls of a heuristic's plan that is made now try candidates."""
-        chooser = self.handle.chooser
-        if chooser is None or not self._is_free or parse_replay(self.replay):
-            return False
-        return bool(chooser.tries_in_calls)
-
-    def _begin_trials(self, plan: ConvolutionPlan, limit: int | None) -> None:
-        """Let the calls of a new plan try candidates; close it if that fails."""
-        if not _is_heuristic(plan):
-            return
-        try:
-            self.handle.chooser.begin_trials(plan, self._alignments(), limit)
-        except BaseException:
-            plan.close()
-            raise
 
     def _database_choice(self, problem: Problem, limit: int | None) -> AlgorithmResult | None:
         """Return the database's choice for a call without an algorithm; None if there is none."""
@@ -231,12 +205,9 @@ class ConvolutionRequest(Request[DeviceArray]):
         elif algorithm is None:
             algorithm = self._database_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
-        plan = self._planned(
+        return self._planned(
             self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
         )
-        if self._tries_candidates:
-            self._begin_trials(plan, limit)
-        return plan
 
     def choice_arguments(self) -> dict[str, Any]:
         """Return the arguments that say how to compute, by name.
@@ -265,7 +236,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             if is_aligned:
                 try:
                     return self._prepared(plan_type, problem, algorithm, limit, is_aligned=True)
-                except CANDIDATE_ERRORS as error:
+                except (CudnnError, DeviceMemoryError, ArgumentError) as error:
                     log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
             algorithm = None
             if self._is_free:

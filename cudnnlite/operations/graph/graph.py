@@ -12,6 +12,7 @@ from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, as
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
@@ -20,7 +21,6 @@ from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
-from cudnnlite.plans.trial_call import CANDIDATE_ERRORS
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import DATABASE, AlgorithmResult
@@ -196,7 +196,6 @@ def plan_graph(
         limit,
         scratch=scratch,
         replay=replay,
-        begins_trials=not replay,
     )
     choice = choose()
     engine_limit = _engine_limit(graph, limit, scratch)
@@ -205,13 +204,10 @@ def plan_graph(
     if choice is not None and choice.source == DATABASE:
         try:
             return make_plan(choice, replay=replay)
-        except CANDIDATE_ERRORS as error:
+        except (CudnnError, DeviceMemoryError, ArgumentError) as error:
             log.info("%r: the database's %s is passed over: %s", graph, choice, error)
             choice = choose(use_database=False)
-    plan = make_plan(choice, replay=replay)
-    if choice is None and not replay and _may_be_tuned(handle, requirements):
-        _begin_trials(handle, plan, engine_limit)
-    return plan
+    return make_plan(choice, replay=replay)
 
 
 def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], PlanT]) -> PlanT:
@@ -253,18 +249,6 @@ def _plan_by(
     if source:
         plan.choice = replace(plan.choice, source=source)
     return plan
-
-
-def _begin_trials(handle: Handle, plan: GraphPlan, limit: int | None) -> None:
-    """Let the calls of a new plan try candidates, if the tuner does that; close it on failure."""
-    chooser = handle.chooser
-    if chooser is None or not chooser.tries_in_calls:
-        return
-    try:
-        chooser.begin_trials(plan, {}, limit)
-    except BaseException:
-        plan.close()
-        raise
 
 
 def tuned_choice(

@@ -22,7 +22,6 @@ from cudnnlite.operations.rnn.outputs import (
 )
 from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
 from cudnnlite.operations.rnn.sequences import data_spec
-from cudnnlite.operations.rnn.trials import RNNTrials, TrialRNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, use
 from cudnnlite.plans.replay import parse_replay
@@ -45,7 +44,7 @@ class KeptChoice(NamedTuple):
     """The choice of a tuner or of the database for a problem, kept beside the handle's plans.
 
     The tuner or the database is then asked once, and problems with the same choice share a plan.
-    None means that the database has no choice, or that a network has one candidate.
+    None means that the database has no choice.
     """
 
     result: AlgorithmResult | None
@@ -90,11 +89,7 @@ class RNNForwardRequest:
         if self.lengths is not None:
             self.lengths = data.lengths  # checked, and a tuple
         limit = self._limit_of_call()
-        key = self._plan_key(data, limit)
-        trials = self._trials(key, data, limit)
-        if trials is not None:
-            return trials.run(self._run_by_plan, key)
-        return self._run_by_plan(key)
+        return self._run_by_plan(self._plan_key(data, limit))
 
     def _without_sequences(self, layout: RNNDataLayout) -> RNNOutput | None:
         return without_sequences(
@@ -154,7 +149,7 @@ class RNNForwardRequest:
         data = self._data()
         limit = self.handle.workspace.limit_for(self.workspace_limit)
         key = self._plan_key(data, limit, lengths_vary=self.lengths is not None)
-        plan = self._make_plan(key, data, limit)
+        plan = RNNPlan[Any](self.handle, key)
         try:
             plan.describe(self.x, data.lengths)
             plan.check_descriptions(self.weights, self.hx, self.cx)
@@ -162,41 +157,6 @@ class RNNForwardRequest:
             plan.close()
             raise
         return plan
-
-    def _make_plan(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNPlan[Any]:
-        """Return a new plan; its calls try candidates, if the handle's tuner does that."""
-        lengths_vary = self.lengths is not None
-        tuned_data = _with_unequal_lengths(data) if lengths_vary else data
-        trials = self._trials(key, tuned_data, limit)
-        if trials is not None:
-            return TrialRNNPlan[Any](self.handle, trials.first_key(key), trials)
-        return RNNPlan[Any](self.handle, key)
-
-    def _trials(self, key: RNNPlanKey, data: RNNDataSpec, limit: int | None) -> RNNTrials | None:
-        """Return the trials of calls of a kind; None if the handle's tuner tries no candidates.
-
-        The handle keeps the trials beside its plans, until there is a winner.
-        """
-        chooser, plans = self.handle.chooser, self.handle.plans
-        if chooser is None or not chooser.tries_in_calls:
-            return None
-        is_chosen = self.algorithm is not None or key.choice.source != HEURISTIC
-        if is_chosen or key.replay:
-            return None
-        kind = ("rnn_trials", self.spec, data, self.training, limit, chooser)
-        trials: RNNTrials | KeptChoice | None = plans.find(kind)
-        if isinstance(trials, KeptChoice):
-            return None
-        if trials is None or trials.winner is not None:
-            problem = forward_problem(self.spec, data, self.training)
-            race_and_finish = chooser.race_of_rnn(problem, limit)
-            if race_and_finish is None:
-                plans.keep(kind, KeptChoice(None))
-                return None
-            race, finish = race_and_finish
-            trials = RNNTrials(self.handle, race, finish, str(problem))
-            plans.keep(kind, trials)
-        return trials
 
     def problem(self) -> Problem:
         """Return the problem of the call, as data."""
@@ -339,10 +299,6 @@ class RNNForwardRequest:
         """
         chooser, plans = self.handle.chooser, self.handle.plans
         tuning = (chooser, chooser.revision)
-        trials = plans.find(("rnn_trials", self.spec, data, self.training, limit, chooser))
-        goes_on = isinstance(trials, RNNTrials) and trials.winner is None
-        if goes_on and chooser.tries_in_calls and not replay:
-            return None  # the tuner has no choice yet, and the trials follow its policy
         key = ("rnn_forward", self.spec, data, self.training, limit, replay, *tuning)
         kept_choice = plans.find(key)
         if kept_choice is not None:
