@@ -216,7 +216,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             except NotSupportedError as error:
                 error.notes = (*error.notes, *self._hints())
                 raise
-            self._native = native  # for the plans of other engines
         if self._engine is not None:
             row, call = self._requested_engine(native, self._engine)
         else:
@@ -233,21 +232,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         """Return the bytes that an engine's workspace and the outputs in scratch memory need."""
         nbytes = scratch_bytes(self.graph, self._scratch_outputs)
         return aligned_size(workspace) + nbytes if nbytes else workspace
-
-    def _with_engine(self, engine: Engine, native: NativeGraph) -> GraphPlan:
-        """Return a prepared plan of the same graph by another engine, which `_adopt` takes.
-
-        The two have the same numbers.  The other one has no outputs in scratch memory.
-        """
-        plan = GraphPlan(self._handle, self.graph, engine, None, self._requirements, native=native)
-        plan._numbers = self._numbers
-        return plan.prepare()
-
-    def _adopt(self, plan: GraphPlan, choice: AlgorithmResult) -> None:
-        """Let all calls from the next one on run the engine of another plan of this graph."""
-        super()._adopt(plan, choice)
-        # The outputs in scratch memory lie behind the workspace of the engine.
-        self.__dict__.pop("_scratch_offsets", None)
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:

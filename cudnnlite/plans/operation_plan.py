@@ -105,8 +105,6 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last_sizes: list[int] = []
         self._last_scratch = 0
         self._last_stream: Any = None
-        # The bytes of the caller's workspace in the last call that was checked; None without one.
-        self._callers_workspace: int | None = None
         self._prepared: Prepared | None = None
         self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
         self._copies: AlignedCopies | None = None
@@ -150,31 +148,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             self.close()
             raise
         return self
-
-    def _change_call(self, prepared: Prepared, choice: Any) -> None:
-        """Let all calls from the next one on run another prepared call of this problem.
-
-        The call must not need more than the plan's workspace.
-        """
-        # The new prepared call has no addresses yet.
-        self._last_traits = None
-        self._last_kinds = None
-        self.choice = choice
-        self._prepared = prepared
-
-    def _adopt(self: PlanT, plan: PlanT, choice: Any) -> None:
-        """Let all calls from the next one on run the call of another plan of this problem.
-
-        That plan is closed with this one.
-        """
-        self._resources.callback(plan.close)
-        self.workspace = self._with_scratch(plan.workspace)
-        assert plan._prepared is not None
-        self._change_call(plan._prepared, choice)
-
-    def _with_scratch(self, workspace: int) -> int:
-        """Return the bytes that the workspace of a candidate and outputs in scratch memory need."""
-        return workspace
 
     def _results_are_empty(self) -> bool:
         problem = self.problem
@@ -634,7 +607,6 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _scratch_for(self, workspace: object, arrays: Sequence[DeviceArray], stream: object) -> int:
         """Return the address of the workspace: the caller's own or the handle's, 0 for none."""
-        self._callers_workspace = None
         if workspace is not None:
             return self._checked_workspace(workspace, arrays)
         if self.workspace:
@@ -649,7 +621,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             for name, array in zip(self._array_names, arrays, strict=True)
         }
         check_overlap(aligned, "workspace", frozenset(), **by_name)
-        self._callers_workspace = aligned.nbytes
         return aligned.ptr
 
     def _note_header_names(self) -> None:

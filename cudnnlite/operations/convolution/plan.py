@@ -144,8 +144,6 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
                 return self._converted_call(choice, layout)
             prepared = prepare(native, choice, self._resources)
         self._note_interface(native, prepared.choice)
-        if isinstance(prepared.choice.algorithm, Engine):
-            self._graph = native.graph  # for the plans of other candidates
         return self._finish(prepared.choice, prepared.call, prepared.workspace)
 
     def _converted_call(self, choice: AlgorithmResult | None, layout: str) -> Prepared:
@@ -198,24 +196,6 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         else:
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
-
-    def _with_candidate(self, row: AlgorithmResult, graph: Graph | None) -> ConvolutionPlan:
-        """Return a prepared plan of the same problem by another candidate, which `_adopt` takes.
-
-        `graph` is that of the problem.  It stays open for as long as the returned plan.
-        """
-        if not isinstance(row.algorithm, Engine):
-            graph = None
-        return ConvolutionPlan(self._handle, self.problem, row, graph=graph).prepare()
-
-    def _adopt(self, plan: ConvolutionPlan, choice: AlgorithmResult) -> None:
-        """Let all calls from the next one on run the call of another plan of this problem."""
-        super()._adopt(plan, choice)
-        self.descriptors = plan.descriptors
-        self._alignments = plan._alignments
-        if isinstance(choice.algorithm, Engine):
-            # As for the heuristic's engine: other operands run by another plan.
-            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
     @property
     def _is_named(self) -> bool:
