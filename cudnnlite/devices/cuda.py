@@ -84,10 +84,6 @@ class CudaDevice(NonCopyable):
             ) from error
         self._core, self._driver = core, driver
         self._not_recorded = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
-        self._not_timed_yet = (
-            driver.CUresult.CUDA_ERROR_NOT_READY,
-            driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-        )
         try:
             self._device = core.Device(index)
             self._device.set_current()
@@ -409,23 +405,6 @@ class CudaDevice(NonCopyable):
         end = stream.record(options=timed)
         end.sync()
         return float(end - start)
-
-    @telling_loss
-    def record_event(self, stream: Any) -> Any:
-        """Enqueue an event that notes the time on `stream`, and return it."""
-        return stream.record(options=self._core.EventOptions(timing_enabled=True))
-
-    @telling_loss
-    def elapsed_between(self, start: Any, end: Any) -> float | None:
-        """Return the milliseconds between two events; None if that is not known yet.
-
-        The later event is not reached, or another thread records a graph in CUDA's global mode, in
-        which no thread may ask for events.
-        """
-        result, ms = self._driver.cuEventElapsedTime(start.handle, end.handle)
-        if result in self._not_timed_yet:
-            return None
-        return float(end - start) if result else float(ms)  # an error is cuda.core's to raise
 
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues into a CUDA graph; None if cuDNN or CUDA refuses."""

@@ -238,12 +238,6 @@ class Device(Protocol):
     def elapsed_ms(self, work: Callable[[], object], stream: Any) -> float:
         """Do `work`, wait for it, and return the milliseconds that passed on `stream`."""
 
-    def record_event(self, stream: Any) -> Any:
-        """Enqueue an event that notes the time on `stream`, and return it."""
-
-    def elapsed_between(self, start: Any, end: Any) -> float | None:
-        """Return the milliseconds between two events; None if that is not known yet."""
-
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Record what `work` enqueues on `stream`.
 

@@ -278,14 +278,6 @@ class EmulatedDevice(NonCopyable):
         work()
         return (time.perf_counter() - start) * 1000
 
-    def record_event(self, stream: Any) -> float:
-        """Return the time in seconds: no work is ever pending."""
-        return time.perf_counter()
-
-    def elapsed_between(self, start: float, end: float) -> float:
-        """Return the milliseconds between two events: NumPy's, which say nothing of a GPU."""
-        return (end - start) * 1000
-
     def capture(self, work: Callable[[], object], stream: Any) -> Callable[[], object] | None:
         """Return None: the times of a replay would say no more than those of calls."""
         return None

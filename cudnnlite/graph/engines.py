@@ -289,7 +289,7 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
     for index in range(graph.descriptor.get("engine_global_count")):
         if index in excluded:
             continue
-        configuration = configure_if_possible(graph, Engine(index), stack)
+        configuration = _configure_if_possible(graph, Engine(index), stack)
         if configuration is not None:
             yield configuration
 
@@ -336,7 +336,7 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     return _with_notes(graph, engine, descriptor, native)
 
 
-def configure_if_possible(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration | None:
+def _configure_if_possible(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration | None:
     """Return the configuration of an engine for a graph; None if cuDNN has none.
 
     Most engines are for other graphs.  AllocationError if there is no memory.
