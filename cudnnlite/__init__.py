@@ -119,7 +119,7 @@ from cudnnlite.operations.attention.functions import (
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention.plan import AttentionChoice, AttentionPlan
+from cudnnlite.operations.attention.plan import AttentionPlan
 from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_backward,
     scaled_dot_product_attention_forward,
@@ -241,7 +241,6 @@ __all__ = [
     "AllocationError",
     "ArgumentError",
     "ArrayTypeError",
-    "AttentionChoice",
     "AttentionDescriptor",
     "AttentionGradients",
     "AttentionPlan",

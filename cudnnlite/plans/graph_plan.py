@@ -92,7 +92,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         replay: bool = False,
         native: NativeGraph | None = None,
         scratch: Iterable[str] = (),
-        hints: bool = True,
     ) -> None:
         reason = why_wrong(graph)
         if reason is not None:
@@ -108,7 +107,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         self._numbers = NumbersInMemory(graph.scalars)
         self._replays = replay
         self._native = native
-        self._has_hints = hints
         self._replayed: ReplayedCall | None = None
         self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
@@ -302,11 +300,8 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
     def _hints(self) -> list[str]:
         """Return hints for a graph that cuDNN has no engine for.
 
-        This asks cuDNN about up to 24 other graphs.  A plan made with ``hints=False`` has none: its
-        caller computes the same in another way.
+        This asks cuDNN about up to 24 other graphs.
         """
-        if not self._has_hints:
-            return []
 
         def is_allowed(configuration: Configuration, graph: GraphData) -> bool:
             return why_excluded(configuration, graph, self._requirements) is None
@@ -318,21 +313,6 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     def _row(self, configuration: Configuration) -> AlgorithmResult:
         return row_of(configuration, self.graph, self._requirements)
-
-
-def enqueue(plan: GraphPlan, workspace: int, addresses: Mapping[str, int]) -> None:
-    """Enqueue the graph of a plan that is part of a larger one, which has checked the operands.
-
-    `addresses` are those of the operands by name; `workspace` is that of the scratch memory.
-    """
-    prepared = plan._prepared
-    assert prepared is not None
-    places = {name: workspace + offset for name, offset in plan._scratch_offsets}
-    prepared.replace(**places, **addresses)
-    status = prepared.function(*prepared.arguments)
-    if status:
-        assert prepared.check is not None
-        prepared.check(status)
 
 
 def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:

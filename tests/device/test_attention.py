@@ -105,19 +105,16 @@ class Case:
             self.handle, self.spec, self.weights, *self.operands, **options
         )
 
-    def check(
-        self, bound: tuple[float, float], interface: str | None = None, **limits: Any
-    ) -> None:
+    def check(self, bound: tuple[float, float], **limits: Any) -> None:
         """Compare output and all gradients; outputs are poisoned before."""
-        options = limits | {"interface": interface}
         expected = self.expected(**limits)
         live = self.live(limits.get("q_lengths"))[..., None]
         dy = self.values(tuple(expected.shape)) * live.numpy()
         out = self.handle.array(np.full(expected.shape, np.nan), dtype=self.dtype)
-        y, reserve = self.forward(training=True, out=out, **options)
+        y, reserve = self.forward(training=True, out=out, **limits)
         assert y is out
         assert_close(y.numpy(), expected.detach().numpy(), bound[0])
-        assert_close(self.forward(**options).numpy(), expected.detach().numpy(), bound[0])
+        assert_close(self.forward(**limits).numpy(), expected.detach().numpy(), bound[0])
         (expected * torch.tensor(dy)).sum().backward()
         dy_array = self.handle.array(dy, dtype=self.dtype)
         poisoned = [
@@ -167,7 +164,7 @@ def test_data_types(handle, dtype, math):
     )
 
 
-BY_BOTH: dict[str, dict[str, Any]] = {
+LIMITS: dict[str, dict[str, Any]] = {
     "whole": {},
     "causal": {"window": ([0] * STEPS, range(1, STEPS + 1))},
     "three steps": {"window": ([0, 0, 0, 1], range(1, STEPS + 1))},
@@ -185,15 +182,14 @@ BY_BOTH: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("interface", ["graph", "descriptor"])
-@pytest.mark.parametrize("limits", BY_BOTH)
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("output", [0, 24])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_both_interfaces(handle, dtype, output, limits, interface):
+def test_limits_in_16_bits(handle, dtype, output, limits):
     sizes = {"q_proj_size": 8, "v_proj_size": 16, "o_proj_size": output}
     spec = dnn.AttentionSpec(2, 16, 24, 32, **sizes, bias=True, dtype=dtype)
     case = Case(handle, spec, beam=1)
-    case.check(ATTENTION_BOUNDS[dtype], interface, **BY_BOTH[limits])
+    case.check(ATTENTION_BOUNDS[dtype], **LIMITS[limits])
 
 
 def test_float16_throughout(handle):
@@ -303,13 +299,15 @@ def test_only_some_operands_may_have_three_axes(handle, ranks):
     assert [g.shape for g in gradients] == [a.shape for a in case.operands]
 
 
-def test_a_residual_is_added(handle):
+@pytest.mark.parametrize("training", [False, True])
+def test_a_residual_is_added(handle, training):
     case = Case(
         handle,
         dnn.AttentionSpec(2, 5, 6, 7, **WHOLE | {"o_proj_size": 5}, bias=True, dtype="float64"),
     )
     residual = case.values((BATCH, BEAM, STEPS, 5))
-    y = case.forward(residual=handle.array(residual))
+    result = case.forward(training=training, residual=handle.array(residual))
+    y = result.y if training else result
     assert_close(
         y.numpy(), case.expected().detach().numpy() + residual, ATTENTION_BOUNDS["float64"][0]
     )
@@ -407,8 +405,7 @@ def test_weights_from_and_to_pytorch(handle, bias, same):
         np.testing.assert_array_equal(back[name], tensor.numpy())
 
 
-@pytest.mark.parametrize("interface", ["graph", "descriptor"])
-def test_a_module_of_pytorch_in_float16(handle, interface):
+def test_a_module_of_pytorch_in_float16(handle):
     module = torch.nn.MultiheadAttention(32, 4, batch_first=True, dtype=torch.float64)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -417,7 +414,7 @@ def test_a_module_of_pytorch_in_float16(handle, interface):
     weights = dnn.AttentionWeights.from_torch(handle, spec, module.state_dict())
     host = np.random.default_rng(0).standard_normal((2, 9, 32)).astype(np.float16)
     x = handle.array(host)
-    y = dnn.multi_head_attention_forward(handle, spec, weights, x, x, x, interface=interface)
+    y = dnn.multi_head_attention_forward(handle, spec, weights, x, x, x)
     tensor = torch.tensor(host.astype(np.float64))
     expected, _ = module(tensor, tensor, tensor)
     assert_close(y.numpy(), expected.detach().numpy(), ATTENTION_BOUNDS["float16"][0])

@@ -228,3 +228,24 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
     product().plan(handle, replay=replay).close()
     options = {"for_call": True, "replay": replay}
     assert option_sets == [options | {"use_database": True}, options, options]
+
+
+def test_scratch_outputs_take_their_part_of_the_tuner_s_limit() -> None:
+    limits = []
+
+    class Chooser:
+        revision = 0
+
+        def choose(
+            self, problem: object, operands: object, workspace_limit: int, **_: object
+        ) -> None:
+            limits.append(workspace_limit)
+
+    limit = 1 << 20
+    heads = [dnn.TensorSpec((1, 2, 64, 64), "float16")] * 5
+    stats = dnn.TensorSpec((1, 2, 64, 1))
+    with dnn.Handle("emulated", workspace_limit=limit) as handle:
+        handle.chooser = Chooser()
+        with dnn.scaled_dot_product_attention_backward.plan(handle, *heads, stats) as plan:
+            (engine_limit,) = limits
+            assert limit - engine_limit >= plan.workspace - plan.choice.workspace > 0

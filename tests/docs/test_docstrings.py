@@ -105,7 +105,6 @@ NO_OCCASION = {
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
     "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
     "convolution_transpose": {"cudnnConvolutionBackwardData"},
-    "multi_head_attention_forward": {"cudnnBackendExecute"},  # where graphs serve
     "rnn_forward.find": {"cudnnRNNBackwardData_v8"},  # in training
     "rnn_forward.plan": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
     "convolution_backward_data.plan": {"cudnnTransformTensor"},  # for a choice in another layout

@@ -36,7 +36,6 @@ NO_CALLABLES = {"TF32", "TRUE_FLOAT32", "errors", "raw"}
 RESULTS = {
     "AttentionPlan",
     "CTCLossPlan",
-    "AttentionChoice",
     "AttentionGradients",
     "AttentionReserve",
     "AttentionTrainingOutput",

@@ -66,7 +66,6 @@ def replayed(things: Things) -> Any:
 # classes.
 RETURNED: dict[str, Callable[[Things], Any]] = {
     "AlgorithmResult": lambda t: t.table[0],
-    "AttentionChoice": lambda t: dnn.AttentionChoice("descriptor", {}, ""),
     "AttentionGradients": lambda t: dnn.multi_head_attention_backward_data(
         t.handle, t.attend(None), t.queries
     ),

@@ -127,9 +127,7 @@ def attention(handle: dnn.Handle) -> None:
     )
     sequences = [upload(handle, (2, steps, 6)) for steps in (4, 5)]
     queries, keys = sequences
-    dnn.multi_head_attention_forward(
-        handle, spec, weights, queries, keys, keys, interface="descriptor"
-    ).numpy()
+    dnn.multi_head_attention_forward(handle, spec, weights, queries, keys, keys).numpy()
 
 
 def numbers_by_value(handle: dnn.Handle) -> None:

@@ -59,7 +59,6 @@ MADE_FOR_YOU = {
     "ModelTuning",
     "SkippedNode",
     "TunedProblem",
-    "AttentionChoice",
     "AttentionGradients",
     "AttentionReserve",
     "AttentionTrainingOutput",

@@ -24,7 +24,7 @@ Parameters
 ----------
 handle : Handle
     The plan belongs to it and is closed with it.
-spec, q_lengths, kv_lengths, window, training, dropout_state, interface
+spec, q_lengths, kv_lengths, window, training, dropout_state
     As in `{name}`.
 weights : AttentionWeights or None
     Checked if they are given, and not kept: each call of the plan takes weights.
@@ -82,7 +82,6 @@ class PlanMethod(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> AttentionPlan[DeviceArray]: ...
     @overload
     def __call__(
@@ -103,7 +102,6 @@ class PlanMethod(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> AttentionPlan[AttentionTrainingOutput]: ...
     @overload
     def __call__(
@@ -124,7 +122,6 @@ class PlanMethod(Protocol):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> AttentionPlan[Any]: ...
 
 
@@ -157,7 +154,6 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> DeviceArray: ...
     @overload
     def __call__(
@@ -178,7 +174,6 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> AttentionTrainingOutput: ...
     @overload
     def __call__(
@@ -199,7 +194,6 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         dropout_state: DropoutState | None = ...,
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
-        interface: str | None = ...,
     ) -> Any: ...
     def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
         """Check the arguments and run multi-head attention."""

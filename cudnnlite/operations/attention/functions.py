@@ -43,7 +43,6 @@ def multi_head_attention_forward(
     dropout_state: DropoutState | None = None,
     out: AnyArray | None = None,
     reserve: AttentionReserve | None = None,
-    interface: str | None = None,
 ) -> BoundCall[DeviceArray | AttentionTrainingOutput]:
     """Compute multi-head attention of queries to keys and values, asynchronously.
 
@@ -88,13 +87,6 @@ def multi_head_attention_forward(
     reserve : AttentionReserve, optional
         In training, the reserve space of an earlier call, which is overwritten; a new one if not
         given.
-    interface : str, optional
-        "graph": matrix products and scaled dot-product attention, each a graph; "descriptor":
-        cuDNN's own call for the whole.  If not given, graphs if they serve the call.  They serve
-        float16 and bfloat16, and in inference float32 with TF32; with projections of queries, keys
-        and values, one beam, lengths from 1 on, a window that is whole, causal, or of a fixed
-        number of steps up to each query, no dropout in training, and no `step`.  The `choice` of a
-        plan says why graphs do not serve.
 
     Returns
     -------
@@ -111,8 +103,8 @@ def multi_head_attention_forward(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute` with graphs; otherwise `cudnnMultiHeadAttnForward`,
-    `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnMultiHeadAttnForward`, `cudnnGetMultiHeadAttnBuffers`, deprecated since cuDNN
+    9.0.0, still shipped and working.
 
     Examples
     --------
@@ -143,7 +135,6 @@ def multi_head_attention_forward(
         dropout_state=dropout_state,
         out=out,
         reserve=reserve,
-        interface=interface,
     )
 
 
@@ -190,8 +181,8 @@ def multi_head_attention_backward_data(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
-    `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C function: `cudnnMultiHeadAttnBackwardData`, deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------
@@ -248,8 +239,8 @@ def multi_head_attention_backward_weights(
 
     Notes
     -----
-    C functions: `cudnnBackendExecute` with graphs, as in the forward call; otherwise
-    `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C function: `cudnnMultiHeadAttnBackwardWeights`, deprecated since cuDNN 9.0.0, still shipped and
+    working.
 
     Examples
     --------

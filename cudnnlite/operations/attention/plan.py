@@ -6,67 +6,35 @@ share a reserve space.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from cudnnlite._raw.enums import WgradMode
 from cudnnlite.arguments import integer
+from cudnnlite.descriptors import DropoutDescriptor
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
+from cudnnlite.descriptors.native import c_ints, device_ints
+from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import Status
-from cudnnlite.errors import (
-    ArgumentError,
-    BadParamError,
-    CudnnError,
-    NotSupportedError,
-    WorkspaceLimitError,
-)
-from cudnnlite.graph.problem import EXECUTE
+from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.operations.attention.calls import (
     AttentionCall,
     AttentionGradients,
-    AttentionInterface,
     AttentionReserve,
     AttentionTrainingOutput,
-    ForwardOperands,
-    Spaces,
 )
-from cudnnlite.operations.attention.descriptor_interface import DescriptorAttention
-from cudnnlite.operations.attention.graph_interface import GraphAttention
-from cudnnlite.operations.attention.graph_rules import why_no_graph
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.weights import AttentionWeights
-from cudnnlite.plans.aligned_copies import AlignedCopies
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.specs.attention import SeqDataSpec
 
 # DeviceArray, or AttentionTrainingOutput.
 OutputT = TypeVar("OutputT")
-
-
-class AttentionChoice(NamedTuple):
-    """Which of cuDNN's interfaces computes an attention, and why.
-
-    Attributes
-    ----------
-    interface : str
-        "graph" or "descriptor".
-    engines : dict of str to AlgorithmResult
-        The engine of each graph, by the graph's results; empty for the descriptor call.
-    remark : str
-        Why no graphs are used; empty if they are, or if the caller named the interface.
-    """
-
-    interface: str
-    engines: dict[str, AlgorithmResult]
-    remark: str
-
-    def __str__(self) -> str:
-        parts = [self.interface]
-        parts += [f"{label}: {row.algorithm}" for label, row in self.engines.items()]
-        return "; ".join([*parts, self.remark] if self.remark else parts)
 
 
 class AttentionPlan(StatefulPlan, Generic[OutputT]):
@@ -85,16 +53,12 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     ----------
     spec : AttentionSpec
         The attention; its maxima are those of the sequences.
-    choice : AttentionChoice
-        The interface of cuDNN, with the engines, or the reason why there are none.
     workspace, reserve : int
         The bytes of scratch memory and of reserve space that a call needs.
 
     Notes
     -----
-    C functions of a call: `cudnnBackendExecute`, five times forward; or
-    `cudnnMultiHeadAttnForward`.  Graphs need operands that are aligned to 16 bytes; others are
-    copied.
+    C function of a call: `cudnnMultiHeadAttnForward`.
     """
 
     _weights_type, _reserve_type = AttentionWeights, AttentionReserve
@@ -104,47 +68,66 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         self.key = key
         self.spec = key.spec
         self._weights_kind = key.spec.weights_of()
-        self._copies: AlignedCopies | None = None
         try:
-            self.choice, self._interface = self._choose()
+            self._describe()
         except BaseException as error:
             if isinstance(error, CudnnError):
                 self._explain(error)
             self.close()
             raise
-        self.workspace = self._interface.workspace
-        self.reserve = self._interface.reserve
 
-    def _choose(self) -> tuple[AttentionChoice, AttentionInterface]:
-        """Return which interface computes this, and its calls."""
-        remark = ""
-        if self.key.interface != "descriptor":
-            try:
-                graphs = self._plan_graphs()
-                return AttentionChoice("graph", graphs.engines, ""), graphs
-            # An older cuDNN returns BAD_PARAM for graphs that it does not know.
-            except (NotSupportedError, BadParamError, WorkspaceLimitError) as error:
-                if self.key.interface == "graph":
-                    raise
-                reason = error.detail if isinstance(error, CudnnError) else error
-                remark = f"no graphs: {reason}"
-        calls = DescriptorAttention(self._handle, self.key, self._resources)
-        return AttentionChoice("descriptor", {}, remark), calls
+    def _describe(self) -> None:
+        """Make the descriptors, and get the sizes of the three spaces from cuDNN."""
+        key = self.key
+        self._attention = self._describe_attention()
+        self._q = self._describe_sequences(key.q)
+        self._k = self._describe_sequences(key.k)
+        self._v = self._describe_sequences(key.v)
+        self._y = self._describe_sequences(key.y)
+        weights, workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._handle.api.cudnnGetMultiHeadAttnBuffers(
+            self._handle.ptr,
+            self._attention.ptr,
+            weights,
+            workspace,
+            reserve if key.training else None,
+        )
+        self._weight_bytes = weights.value
+        self.workspace = workspace.value
+        self.reserve = reserve.value
+        self._lengths = (self._on_device(key.q_lengths), self._on_device(key.kv_lengths))
+        low, high = key.window
+        self._bounds = (
+            c_ints(low),
+            c_ints(high),
+            *(device_ints(lengths.ptr) for lengths in self._lengths),
+        )
 
-    def _plan_graphs(self) -> GraphAttention:
-        """Return the graphs.
+    def _describe_attention(self) -> AttentionDescriptor:
+        spec = self.spec
+        return self._resources.enter_context(
+            AttentionDescriptor(
+                spec,
+                dropout=self._describe_dropout(spec.dropout),
+                post_dropout=self._describe_dropout(spec.post_dropout),
+                api=self._handle.api,
+            )
+        )
 
-        NotSupportedError, BadParamError or WorkspaceLimitError if there are none.
-        """
-        reason = why_no_graph(self.key)
-        if reason is not None:
-            raise NotSupportedError(EXECUTE, Status.NOT_SUPPORTED, reason)
-        stack = self._resources.enter_context(ExitStack())
-        try:
-            return GraphAttention(self._handle, self.key, stack)
-        except BaseException:
-            stack.close()
-            raise
+    def _describe_dropout(self, probability: float) -> DropoutDescriptor | None:
+        state = self.key.dropout_state
+        if not probability or state is None:
+            return None
+        return self._resources.enter_context(
+            DropoutDescriptor(self._handle, probability, state.array, state.seed)
+        )
+
+    def _describe_sequences(self, data: SeqDataSpec) -> Any:
+        descriptor = SeqDataDescriptor(data, api=self._handle.api)
+        return self._resources.enter_context(descriptor).ptr
+
+    def _on_device(self, lengths: tuple[int, ...]) -> DeviceArray:
+        return arrays.from_host(self._device, self._handle.stream, np.array(lengths, np.int32))
 
     def __call__(
         self,
@@ -178,8 +161,6 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """
         self.use()
         key = self.key
-        if step is not None and self.choice.interface == "graph":
-            return self._call_one_step(weights, q, k, v, residual, step, out, reserve)
         self._check_weights(weights)
         q_spec, k_spec, v_spec, y_spec = key.arrays
         q = self._operand(q, "q", q_spec)
@@ -194,67 +175,29 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         space = self._reserve_space(reserve, self.reserve, training=key.training)
         reserve_array = None if space is None else space.array
         check_outputs(inputs, {"out": y, "reserve": reserve_array})
-        if residual is not None:
-            self._interface.plan_residual()
-            self.workspace = self._interface.workspace
-        if q.ptr == k.ptr == v.ptr:
-            self._interface.plan_self_attention()
-        operands = ForwardOperands(
-            weights,
-            self._aligned("q", q),
-            self._aligned("k", k),
-            self._aligned("v", v),
-            self._aligned("out", y, is_read=False),
-            None if residual is None else self._aligned("residual", residual),
+        arguments = (
+            self._attention.ptr,
             step_index,
+            *self._bounds,
+            self._q,
+            q.ptr,
+            0 if residual is None else residual.ptr,
+            self._k,
+            k.ptr,
+            self._v,
+            v.ptr,
+            self._y,
+            y.ptr,
+            *self._weight_space(weights),
         )
         if space is not None:
             space.begin()
-        self._run(self._interface.forward, (operands,), [*inputs.values(), y], reserve_array)
-        self._bring_back(operands.y, y)
+        function = self._handle.api.cudnnMultiHeadAttnForward
+        self._run(function, arguments, [*inputs.values(), y], reserve_array)
         if space is None:
             return y  # type: ignore[return-value]
-        call = AttentionCall(
-            key, self.choice.interface, weights, operands.q, operands.k, operands.v
-        )
-        space.finish(call)
+        space.finish(AttentionCall(key, weights, q, k, v))
         return AttentionTrainingOutput(y, space)  # type: ignore[return-value]
-
-    def _call_one_step(
-        self,
-        weights: AttentionWeights,
-        q: AnyArray,
-        k: AnyArray,
-        v: AnyArray,
-        residual: AnyArray | None,
-        step: int,
-        out: AnyArray | None,
-        reserve: AttentionReserve | None,
-    ) -> OutputT:
-        """Compute one step by the descriptor call: graphs compute all."""
-        self._step_index(step)
-        if self.key.interface == "graph":
-            raise ArgumentError(
-                f"step={step} is given with interface='graph', which computes all steps"
-            )
-        key = self.key._replace(interface="descriptor")
-        plan: AttentionPlan[OutputT] = kept_plan(self._handle, key)
-        return plan(weights, q, k, v, residual=residual, step=step, out=out, reserve=reserve)
-
-    def _aligned(self, argument: str, array: DeviceArray, *, is_read: bool = True) -> DeviceArray:
-        """Return an operand, or a copy of it where graphs could not load it."""
-        alignment = self._interface.alignment
-        if array.ptr % alignment == 0:
-            return array
-        if self._copies is None:
-            self._copies = AlignedCopies(self._handle, EXECUTE, self._resources)
-        return self._copies.copy(argument, array, alignment, is_read=is_read)
-
-    def _bring_back(self, copy: DeviceArray, array: DeviceArray) -> None:
-        """Write a result to the array that it stands for."""
-        if copy is not array:
-            assert self._copies is not None
-            self._copies.bring_back(copy, array)
 
     def _residual(self, residual: AnyArray) -> DeviceArray:
         """Return the residual on the device; ArgumentError if it cannot be added to the output."""
@@ -305,23 +248,31 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         names = ("dq", "dk", "dv")
         gradients = AttentionGradients(*self._outputs(out, names, specs))
         check_outputs(inputs, gradients._asdict())
-        dy = self._aligned("dy", dy)
-        copies = AttentionGradients(
-            *(
-                self._aligned(name, array, is_read=False)
-                for name, array in zip(names, gradients, strict=True)
-            )
+        dq, dk, dv = gradients
+        arguments = (
+            self._attention.ptr,
+            *self._bounds,
+            self._y,
+            dy.ptr,
+            self._q,
+            dq.ptr,
+            call.q.ptr,
+            self._k,
+            dk.ptr,
+            call.k.ptr,
+            self._v,
+            dv.ptr,
+            call.v.ptr,
+            *self._weight_space(call.weights),
         )
+        steps = self.key.q.shape[2]
+        clear = []
+        if max(self.key.q_lengths, default=steps) < steps:
+            # cuDNN 9.19 does not write dq beyond the longest query (seen on an H200).
+            clear.append((dq.ptr, dq.nbytes))
         reserve.begin()
-        self._run(
-            self._interface.backward_data,
-            (call, dy, copies),
-            [*inputs.values(), *gradients],
-            reserve.array,
-            clear=self._interface.memory_to_clear(gradients.dq),
-        )
-        for copy, array in zip(copies, gradients, strict=True):
-            self._bring_back(copy, array)
+        function = self._handle.api.cudnnMultiHeadAttnBackwardData
+        self._run(function, arguments, [*inputs.values(), *gradients], reserve.array, clear)
         reserve.finish(call._replace(dy=dy), has_gradients=True)
         return gradients
 
@@ -342,42 +293,54 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         assert dy is not None
         inputs = _inputs(call, reserve, dy)
         out = self._gradients(call.weights, out, accumulate, inputs)
-        self._run(
-            partial(self._interface.backward_weights, accumulate=accumulate),
-            (call, out),
-            [*inputs.values(), out.array],
-            reserve.array,
+        weight_bytes, weights = self._weight_space(call.weights)
+        arguments = (
+            self._attention.ptr,
+            WgradMode.ADD if accumulate else WgradMode.SET,
+            self._q,
+            call.q.ptr,
+            self._k,
+            call.k.ptr,
+            self._v,
+            call.v.ptr,
+            self._y,
+            dy.ptr,
+            weight_bytes,
+            weights,
+            out.array.ptr if weight_bytes else 0,
         )
+        function = self._handle.api.cudnnMultiHeadAttnBackwardWeights
+        self._run(function, arguments, [*inputs.values(), out.array], reserve.array)
         return out
 
     def _recall(self, reserve: Any, *, has_gradients: bool) -> AttentionCall:
         """Return the forward call of a reserve space; ArgumentError if another plan made it."""
         reserve = AttentionReserve.checked(self._handle, reserve)
         call: AttentionCall = reserve.recall(has_gradients=has_gradients)
-        if call.key._replace(interface=None) != self.key._replace(interface=None):
+        if call.key != self.key:
             raise ArgumentError(f"reserve is of {call.key}; the plan is for {self.key}")
-        if call.interface != self.choice.interface:
-            raise ArgumentError(
-                f"reserve is of interface={call.interface!r}; "
-                f"the plan's is {self.choice.interface!r}"
-            )
         return call
 
     def _run(
         self,
-        function: Any,
+        function: Callable[..., None],
         arguments: tuple[Any, ...],
         operands: list[DeviceArray],
         reserve: DeviceArray | None,
         clear: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Make the calls of a pass, with workspace and reserve space."""
+        """Make the C call of a pass, with workspace and reserve space."""
         random_states = self._random_states(self.key.dropout_state)
-        all_operands = [*operands, *self._interface.constants, reserve, random_states]
         scratch = self._handle.workspace.reserve(self.workspace, self._handle.stream)
         reserve_address = 0 if reserve is None else reserve.ptr
-        spaces = Spaces(scratch, reserve_address)
-        self._call(function, (*arguments, spaces), all_operands, clear)
+        spaces = (self.workspace, scratch, self.reserve, reserve_address)
+        all_operands = [*operands, *self._lengths, reserve, random_states]
+        self._call(function, (self._handle.ptr, *arguments, *spaces), all_operands, clear)
+
+    def _weight_space(self, weights: AttentionWeights) -> tuple[int, int]:
+        """Return the size of the weights in bytes, and their address; 0 if there are no weights."""
+        address = weights.array.ptr if self._weight_bytes else 0
+        return self._weight_bytes, address
 
     def _explain(self, error: CudnnError) -> None:
         error.involving(spec=self.spec, q=self.key.q, k=self.key.k, v=self.key.v)
@@ -398,8 +361,6 @@ def _inputs(
 
 
 def kept_plan(handle: Handle, key: AttentionPlanKey) -> AttentionPlan[Any]:
-    """Return the plan that the handle keeps for a key, and for the tuner that chooses now."""
-    chooser = handle.chooser
-    kind = key if chooser is None else (key, chooser, chooser.revision)
-    plan: AttentionPlan[Any] = handle.plans.get(kind, AttentionPlan, handle, key)
+    """Return the plan that the handle keeps for a key."""
+    plan: AttentionPlan[Any] = handle.plans.get(key, AttentionPlan, handle, key)
     return plan

@@ -33,8 +33,6 @@ class AttentionPlanKey(NamedTuple):
     window: Window
     training: bool
     dropout_state: DropoutState | None
-    # "graph", "descriptor", or None for either.
-    interface: str | None
 
 
 class _Sequences(NamedTuple):
@@ -55,7 +53,6 @@ def attention_plan_key(
     *,
     training: bool,
     dropout_state: DropoutState | None,
-    interface: str | None,
 ) -> AttentionPlanKey:
     """Return the key of a plan; ArgumentError if operands and spec do not fit together.
 
@@ -87,7 +84,7 @@ def attention_plan_key(
     )
     parsed_window = _parse_window(window, q_steps, kv_steps)
     return AttentionPlanKey(
-        spec, *sequences, arrays, *lengths, parsed_window, training, dropout_state, interface
+        spec, *sequences, arrays, *lengths, parsed_window, training, dropout_state
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import instance_of, one_of
@@ -48,7 +47,6 @@ class AttentionForwardRequest:
     dropout_state: Any
     out: Any
     reserve: Any
-    interface: Any
 
     def run(self) -> Any:
         """Compute, by the plan that the handle keeps for calls of this kind."""
@@ -75,7 +73,6 @@ class AttentionForwardRequest:
         plan: AttentionPlan[Any] | None = None if kind is None else plans.find(kind)
         if plan is None:
             plan = kept_plan(self.handle, self._plan_key())
-            kind = self._kind()  # a search has changed the tuner's revision
             if kind is not None:
                 plans.keep(kind, plan)
         return plan
@@ -87,13 +84,9 @@ class AttentionForwardRequest:
         """
         options = (self.q_lengths, self.kv_lengths, self.window, self.dropout_state)
         is_plain = all(option is None for option in options)
-        has_types = type(self.training) is bool and isinstance(self.interface, (str, NoneType))
-        if not is_plain or not has_types:
+        if not is_plain or type(self.training) is not bool:
             return None
-        specs = (self.q.spec, self.k.spec, self.v.spec)
-        kind = (_FORWARD, self.spec, *specs, self.training, self.interface)
-        chooser = self.handle.chooser
-        return kind if chooser is None else (*kind, chooser, chooser.revision)
+        return (_FORWARD, self.spec, self.q.spec, self.k.spec, self.v.spec, self.training)
 
     def plan(self) -> AttentionPlan[Any]:
         """Return a new plan, for many calls of this kind."""
@@ -135,7 +128,6 @@ class AttentionForwardRequest:
             self.window,
             training=self.training,
             dropout_state=dropout_state,
-            interface=one_of(self.interface, "interface", "descriptor", "graph", None),
         )
 
     def _parse_dropout_state(self) -> DropoutState | None:
@@ -196,11 +188,4 @@ class AttentionBackwardWeightsRequest(BackwardRequest[AttentionWeights]):
 def _plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space."""
     use(handle)
-    call = AttentionReserve.checked(handle, reserve).call
-    key: AttentionPlanKey = call.key
-    plan: AttentionPlan[AttentionTrainingOutput] = kept_plan(handle, key)
-    if plan.choice.interface != call.interface:
-        # Another handle, which made the forward call, has another limit of workspace.
-        key = key._replace(interface=call.interface)
-        plan = kept_plan(handle, key)
-    return plan
+    return kept_plan(handle, AttentionReserve.checked(handle, reserve).call.key)

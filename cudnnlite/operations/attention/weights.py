@@ -193,16 +193,6 @@ def _torch_shapes(spec: AttentionSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def weight_places(handle: Handle, spec: AttentionSpec) -> dict[str, tuple[int, TensorSpec]]:
-    """Return the offset in bytes, and the spec, of each matrix and bias of weights of a spec.
-
-    cuDNN describes only weights that are in memory, so they are allocated and freed here.
-    """
-    weights = AttentionWeights(handle, spec.weights_of())
-    weights.close()
-    return weights._places
-
-
 def _read_layout(
     handle: Handle, attention: AttentionDescriptor, spec: AttentionSpec, base: int, nbytes: int
 ) -> dict[str, tuple[int, TensorSpec]]:

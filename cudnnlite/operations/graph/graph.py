@@ -189,7 +189,7 @@ def plan_graph(
     if engine is not None or has_empty_batch:
         return make_plan(engine, replay=replay)
     choose = partial(
-        tuned_choice,
+        _tuned_choice,
         handle,
         graph,
         requirements,
@@ -257,7 +257,7 @@ def tuned_choice(
     requirements: Requirements,
     limit: int | None,
     *,
-    scratch: Collection[str] = (),
+    scratch: Collection[str],
     **options: bool,
 ) -> AlgorithmResult | None:
     """Return the choice of the handle's tuner; None if it has none, or if more is required.
