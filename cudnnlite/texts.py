@@ -34,11 +34,6 @@ def figure(value: float | None, form: str = ".4g") -> str:
     return "" if value is None else format(value, form)
 
 
-def millijoules(joules: float | None) -> str:
-    """Return an energy in mJ, without the unit; the empty text for None."""
-    return "" if joules is None else f"{1e3 * joules:.4g}"
-
-
 def yes_or_no(value: bool | None) -> str:
     """Return "yes" or "no"; the empty text for None."""
     if value is None:

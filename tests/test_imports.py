@@ -69,7 +69,7 @@ LAYERS = (
         "devices.cuda_graph",
         "devices.cuda_kernels",
         "devices.cuda_loss",
-        "devices.cuda_power",
+        "devices.cuda_clocks",
         "emulated",
     ),
     ("devices.choice",),
@@ -275,7 +275,7 @@ def test_only_three_modules_import_cuda_python():
         name: {(full, inside) for full, inside, _ in imports(name) if full.split(".")[0] == "cuda"}
         for name in MODULES
     }
-    for name in ("devices.cuda", "devices.cuda_facts", "devices.cuda_power"):
+    for name in ("devices.cuda", "devices.cuda_facts", "devices.cuda_clocks"):
         modules = cuda.pop(name)
         assert modules
         assert all(inside for _, inside in modules)  # importing cudnnlite must not import them

@@ -36,7 +36,7 @@ SCHEMA = 1
 # not treat it as damaged. A new field of the policy changes neither version.
 # 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
 # 2: the fields of the policy that are not at their default; `within_noise` in a row.
-# 3: `same_kernel` and the energy in a row.
+# 3: `same_kernel` in a row.
 # 4: `compiled` in a row.
 FORMAT = 4
 # The fields of the policy in every key of format 1, which named the file of the entry. Never add a

@@ -13,7 +13,7 @@ from cudnnlite.errors import NoAlgorithmError
 from cudnnlite.problems.problem_list import SkippedNode, skipped_lines, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted, millijoules
+from cudnnlite.texts import aligned, counted
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,13 @@ class ModelTuning:
             "algorithm",
             "math",
             *times,
-            "mJ",
             "workspace",
             "from",
         )
         rows = [heading, *(self._cells(tuned) for tuned in self.tunings)]
         lines = [self._summary()]
         if self.tunings:
-            lines += aligned(rows, ("count", *times, "mJ", "workspace"), empty=("",))
+            lines += aligned(rows, ("count", *times, "workspace"), empty=("",))
         lines += [f"failed: {tuned.title}: {tuned.why_none}" for tuned in self.failed]
         lines += skipped_lines(self.skipped)
         lines += [f"note: {note}" for note in self.notes]
@@ -165,7 +164,7 @@ class ModelTuning:
         head = (str(tuned.count), summary(tuned.problem), tuned.title if tuned.names else "")
         choice = tuned.chosen
         if choice is None:
-            return (*head, "none", *[""] * 6)
+            return (*head, "none", *[""] * 5)
         algorithm = str(choice.algorithm)
         if choice.layout:
             algorithm += f" in {choice.layout}"
@@ -175,7 +174,6 @@ class ModelTuning:
             str(choice.math_type),
             _format_ms(cost(choice, self.policy)),
             _format_ms(tuned.total_ms(self.policy)),
-            millijoules(choice.joules),
             format_size(choice.workspace),
             "cache" if tuned.from_cache else "measured",
         )

@@ -16,7 +16,7 @@ from cudnnlite.specs.frozen import to_plain
 from cudnnlite.specs.layout import LAYOUTS, plain_layout
 from cudnnlite.specs.math_types import may_be_tf32
 
-OBJECTIVES = ("latency", "device", "energy")
+OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines", "knobs")
 # The end of a table's `timing` if a search over knobs has no knobs.
 NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"
@@ -88,11 +88,7 @@ class TuningPolicy:
     objective : str
         "latency": the least wall time of a call among others, as in a program: the device's time
         or the host's, whichever is longer.  "device": the least time on the device, for calls that
-        are captured into a CUDA graph.  "energy": the least energy of a call, among the four
-        candidates with the least time on the device.  The GPU's counter is read around a second of
-        repeated calls, three times for each candidate, with operands that may be in the L2 cache;
-        the energy of an idle GPU is included.  A search raises ArgumentError if NVML has no such
-        counter, as on the emulated device.  If candidates differ only by noise, the host's time
+        are captured into a CUDA graph.  If candidates differ only by noise, the host's time
         decides, then the workspace.
     workspace_limit : int or str, optional
         The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.

@@ -89,19 +89,15 @@ class TunedProblem(NamedTuple):
         if place is None:
             return None
         chosen_kernel = kernel_of(self.table[place])
-        # (whether the energy is unknown, joules or else milliseconds, index)
-        costs: list[tuple[bool, float, int]] = []
+        costs: list[tuple[float, int]] = []
         # The rows before the choice were passed over for a reason.
         for index, row in list(enumerate(self.table))[place + 1 :]:
             cost_ms = cost(row, policy)
             if row.ok and cost_ms is not None and kernel_of(row) != chosen_kernel:
-                if ranks_by_energy(policy) and row.joules is not None:
-                    costs.append((False, row.joules, index))
-                else:
-                    costs.append((True, cost_ms, index))
+                costs.append((cost_ms, index))
         if not costs:
             return None
-        _, _, index = min(costs)
+        _, index = min(costs)
         return index
 
     def reasons(self, policy: Policy | None = None) -> tuple[str, ...]:
@@ -138,11 +134,6 @@ def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:
     """Return the milliseconds that the policy ranks by: those of a call if it is for "latency"."""
     return ranking_ms(row, latency=(policy or {}).get("objective") == "latency")
-
-
-def ranks_by_energy(policy: Policy | None) -> bool:
-    """Return whether candidates are ranked by their energy, and by the device's time without it."""
-    return (policy or {}).get("objective") == "energy"
 
 
 def time_unit(policy: Policy | None = None) -> str:
@@ -204,9 +195,6 @@ def _compared_cost(
     """Return how the cost of a usable row compares with that of the choice, as a text."""
     if row.time_ms is None:
         return "not timed"
-    choice_joules = None if choice is None else choice.joules
-    if ranks_by_energy(policy) and choice_joules and row.joules:
-        return f"{100 * (row.joules / choice_joules - 1):+.1f} % energy"
     cost_ms = cost(row, policy)
     choice_ms = None if choice is None else cost(choice, policy)
     if cost_ms is None or not choice_ms:

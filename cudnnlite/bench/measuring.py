@@ -14,7 +14,6 @@ from cudnnlite.bench.checks import accuracy_of, differing_runs
 from cudnnlite.bench.guards import digest_of
 from cudnnlite.bench.rows import BenchRow
 from cudnnlite.bench.trials import Trial, trial_of
-from cudnnlite.devices.device import PowerMeter
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
@@ -23,7 +22,6 @@ from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.roofline import Peaks, roofline
 from cudnnlite.problems.work import Work, work_of
 from cudnnlite.search.contest import failed, own_stream
-from cudnnlite.search.energy import energies_of
 from cudnnlite.sizes import over_limit
 
 MODES = ("list", "plan", "run", "check", "time")
@@ -67,7 +65,6 @@ def bench_problem(
     item: ListedProblem,
     options: BenchOptions,
     peaks: Peaks | None = None,
-    meter: PowerMeter | None = None,
 ) -> list[BenchRow]:
     """Return a row for each candidate of a problem that the options ask for, the chosen one first.
 
@@ -81,8 +78,6 @@ def bench_problem(
         The options that say what is measured.
     peaks : Peaks, optional
         The peaks for the roofline.
-    meter : PowerMeter, optional
-        Measures the energy of timed calls, if given.
 
     Raises
     ------
@@ -103,7 +98,7 @@ def bench_problem(
     shown = _select(candidates, options)
     if not shown:
         return [replace(row, status=_why_none(candidates.rows))]
-    bench = _Bench(handle, item, options, row, work, peaks, meter)
+    bench = _Bench(handle, item, options, row, work, peaks)
     return bench.rows(shown, candidates)
 
 
@@ -223,10 +218,9 @@ class _Bench:
         row: BenchRow,
         work: Work,
         peaks: Peaks | None,
-        meter: PowerMeter | None,
     ) -> None:
         self._handle, self._item, self._options = handle, item, options
-        self._row, self._work, self._peaks, self._meter = row, work, peaks, meter
+        self._row, self._work, self._peaks = row, work, peaks
 
     def rows(self, shown: Sequence[AlgorithmResult], candidates: _Candidates) -> list[BenchRow]:
         """Return the row of each candidate that is shown."""
@@ -302,12 +296,7 @@ class _Bench:
         names = self._handle.device.kernel_names(call, self._handle.stream)
         row = replace(row, kernels=tuple(dict.fromkeys(names or ())))
         if self._options.does("check"):
-            row = self._checked(row, trial, plan, call, result.math_type)
-        if self._options.does("time") and self._meter is not None:
-            (energy,) = energies_of(self._handle, [call], self._meter)
-            row = replace(
-                row, joules=energy.joules, joules_spread=energy.spread, watts=energy.watts
-            )
+            return self._checked(row, trial, plan, call, result.math_type)
         return row
 
     def _checked(

@@ -14,7 +14,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.files import read_named_file
 
 FORMAT = "cudnnlite bench"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,6 @@ class BenchRow:
     kernels : tuple of str
         The names of its kernels, each once, in the order of their first launches, from the CUDA
         graph of a call; empty if it cannot be recorded.
-    joules, joules_spread, watts : float or None
-        The energy of a call, the spread of its samples, and the mean power.  All include what the
-        GPU takes when it is idle.
     """
 
     problem: str
@@ -112,9 +109,6 @@ class BenchRow:
     workspace: int | None = None
     plan_seconds: float | None = None
     kernels: tuple[str, ...] = ()
-    joules: float | None = None
-    joules_spread: float | None = None
-    watts: float | None = None
 
     @property
     def ok(self) -> bool:

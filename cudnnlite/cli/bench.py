@@ -43,7 +43,7 @@ from cudnnlite.cli.common import (
     say,
     tell,
 )
-from cudnnlite.devices.device import Device, PowerMeter
+from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
@@ -114,9 +114,6 @@ def bench(
         str, _bench(metavar="NAME", help="One candidate, by the name that a row has.")
     ] = "",
     runs: Annotated[int, _bench(min=1, help="How many runs are compared bit by bit.")] = RUNS,
-    energy: Annotated[
-        bool, _bench("--energy", help="Measure the energy of calls too: three seconds a row.")
-    ] = False,
     card: Annotated[
         str | None,
         _bench(
@@ -186,8 +183,6 @@ def _flags(arguments: dict[str, Any]) -> SimpleNamespace:
 def _options(flags: SimpleNamespace) -> BenchOptions:
     if flags.mode not in MODES:
         raise misuse(f"--mode {flags.mode}; allowed: {', '.join(MODES)}")
-    if flags.energy and flags.mode != "time":
-        raise misuse("--energy goes with --mode time")
     if flags.choice and flags.every:
         raise misuse("--choice and --every exclude each other")
     return BenchOptions(flags.mode, flags.every, flags.choice, flags.runs, options.policy_of(flags))
@@ -247,7 +242,7 @@ def _run(
     if not bench_options.does("plan"):
         facts |= _facts_of_peaks(peaks)
         words = _repeating_words(flags, bench_options, None)
-        rows = _rows(None, items, bench_options, words, peaks, None)
+        rows = _rows(None, items, bench_options, words, peaks)
         return BenchRun(tuple(rows), facts)
     device = common.chosen_device(flags.device)
     with Handle(device=device) as handle:
@@ -255,19 +250,10 @@ def _run(
             tell("the emulated device: the times are NumPy's, not a GPU's")
         if peaks is None:
             peaks = peaks_of(handle.device)
-        meter = handle.device.power_meter()
-        if flags.energy and meter is None:
-            tell("warning: --energy: nothing tells the energy of this device")
-        try:
-            facts |= _device_facts(handle, peaks)
-            words = _repeating_words(flags, bench_options, handle.device)
-            used_meter = meter if flags.energy else None
-            rows = _rows(handle, items, bench_options, words, peaks, used_meter)
-            if meter is not None:  # an idle GPU would have shown lower clocks before
-                facts |= meter.facts()
-        finally:
-            if meter is not None:
-                meter.close()
+        facts |= _device_facts(handle, peaks)
+        words = _repeating_words(flags, bench_options, handle.device)
+        rows = _rows(handle, items, bench_options, words, peaks)
+        facts |= handle.device.clocks()  # an idle GPU would have shown lower clocks before
         if flags.c is not None:
             _write_programs(handle, items, rows, bench_options, flags.c)
     return BenchRun(tuple(rows), facts)
@@ -300,7 +286,6 @@ def _rows(
     bench_options: BenchOptions,
     words: Sequence[str],
     peaks: Peaks | None,
-    meter: PowerMeter | None,
 ) -> list[BenchRow]:
     """Return the rows of all problems; `words` are those of the line that repeats each."""
     rows: list[BenchRow] = []
@@ -310,7 +295,7 @@ def _rows(
         line = words_for(item.listed.problem)
         item_options = replace(bench_options, choice=item.choice or bench_options.choice)
         try:
-            new = bench_problem(handle, item.listed, item_options, peaks, meter)
+            new = bench_problem(handle, item.listed, item_options, peaks)
         except CudnnliteError as error:
             new = bench_problem(None, item.listed, replace(item_options, mode="list"), peaks)
             new = [replace(row, status=f"not benched: {error}") for row in new]
@@ -338,8 +323,6 @@ def _repeating_words(
         words.append(f"--runs {bench_options.runs}")
     if bench_options.does("plan"):
         words += options.words_of_policy(bench_options.policy)
-    if flags.energy:
-        words.append("--energy")
     if flags.card is not None:
         words += ["--card", shlex.quote(flags.card)]
     if device is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted, figure, millijoules, printable, yes_or_no
+from cudnnlite.texts import aligned, counted, figure, printable, yes_or_no
 
 _LONGEST_KERNEL = 48  # characters of a kernel's name in the table; the other outputs have all
 
@@ -58,8 +58,6 @@ _COLUMNS = (
     _Column("same bits", lambda row: yes_or_no(row.same_bits), is_number=False),
     _Column("workspace", lambda row: "" if row.workspace is None else format_size(row.workspace)),
     _Column("plan s", lambda row: figure(row.plan_seconds, ".3f")),
-    _Column("mJ", lambda row: millijoules(row.joules)),
-    _Column("W", lambda row: figure(row.watts, ".0f")),
     _Column("kernel", _kernels, is_number=False),
     _Column("problem", lambda row: row.name or row.problem, is_number=False),
     _Column("outcome", _outcome, is_number=False),

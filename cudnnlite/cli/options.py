@@ -110,7 +110,7 @@ Objective = Annotated[
     str,
     want(
         metavar="|".join(OBJECTIVES),
-        help="The least wall time of calls, time on the device, or energy (12 s a problem).",
+        help="The least wall time of calls, or time on the device.",
     ),
 ]
 WorkspaceLimit = Annotated[

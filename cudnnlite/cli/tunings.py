@@ -19,7 +19,7 @@ from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.report import to_json
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import aligned, counted, millijoules, printable
+from cudnnlite.texts import aligned, counted, printable
 
 # How spreadsheets recognise a formula; the last four are the full-width forms of the first four.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -138,8 +138,6 @@ def _choice_line(row: AlgorithmResult, policy: Policy) -> str:
     time_ms = cost(row, policy)
     if time_ms is not None:
         time = f", {time_ms:.4g} {time_unit(policy)}"
-    if row.joules is not None:
-        time += f", {millijoules(row.joules)} mJ"
     return f"chosen: {named(row)}{time}, workspace {format_size(row.workspace)}"
 
 

@@ -15,11 +15,11 @@ from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices import observer
+from cudnnlite.devices.cuda_clocks import clocks_of
 from cudnnlite.devices.cuda_facts import facts_of, figures_of
 from cudnnlite.devices.cuda_graph import CudaRecorder, LateBuffer
 from cudnnlite.devices.cuda_kernels import kernel_names_of
 from cudnnlite.devices.cuda_loss import Loss, telling_loss
-from cudnnlite.devices.cuda_power import NvmlMeter, open_meter
 from cudnnlite.devices.device import (
     DeviceFacts,
     DeviceFigures,
@@ -142,9 +142,9 @@ class CudaDevice(NonCopyable):
         """Return the figures that its peaks follow from."""
         return figures_of(self._device)
 
-    def power_meter(self) -> NvmlMeter | None:
-        """Return what reads NVML's energy counter; None without NVML, or without such a counter."""
-        return open_meter(str(self._device.uuid))
+    def clocks(self) -> dict[str, str]:
+        """Return the present clocks and the power limit, as NVML tells them."""
+        return clocks_of(str(self._device.uuid))
 
     def kernel_names(self, work: Callable[[], object], stream: Any) -> tuple[str, ...] | None:
         """Return the names of the kernels that `work` enqueues; None if it cannot be recorded."""

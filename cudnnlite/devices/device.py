@@ -44,19 +44,6 @@ class DeviceFigures(NamedTuple):
         return 2 * self.memory_clock_hz * self.bus_bits / 8
 
 
-class PowerMeter(Protocol):
-    """Reads a GPU's energy counter, clocks and power limit."""
-
-    def joules(self) -> float:
-        """Return the energy that the GPU has used so far."""
-
-    def facts(self) -> dict[str, str]:
-        """Return the clocks and the power limit in words, by name."""
-
-    def close(self) -> None:
-        """Stop reading; harmless when called again."""
-
-
 class Recorder(Protocol):
     """Records the calls on a stream in a `with` block; CaptureError at its end on failure.
 
@@ -146,8 +133,8 @@ class Device(Protocol):
     def figures(self) -> DeviceFigures | None:
         """Return the figures that its peaks follow from; None if it is no GPU."""
 
-    def power_meter(self) -> PowerMeter | None:
-        """Return the reader of the energy counter; None if there is no counter."""
+    def clocks(self) -> dict[str, str]:
+        """Return the present clocks and the power limit in words; empty if nothing tells them."""
 
     def kernel_names(self, work: Callable[[], object], stream: Any) -> tuple[str, ...] | None:
         """Return the names of the kernels that `work` enqueues on `stream`, in order.

@@ -134,8 +134,9 @@ class EmulatedDevice(NonCopyable):
     def figures(self) -> None:
         """Return None: NumPy has no peaks."""
 
-    def power_meter(self) -> None:
-        """Return None: there is no energy counter."""
+    def clocks(self) -> dict[str, str]:
+        """Return nothing: NumPy has no clock."""
+        return {}
 
     def kernel_names(self, work: Callable[[], object], stream: Any) -> None:
         """Return None: NumPy's functions are no kernels."""

@@ -24,7 +24,7 @@ SEARCH = "a search"
 # The most that noise accounts for, as a fraction of the smaller measurement.  A candidate that was
 # measured wildly is not as fast as the best: one of 28 us was chosen so beside one of 7.
 _MOST_NOISE = 0.05
-MOST_NOISE_OF_CALLS = 0.15  # of the wall time of calls, and of energy
+_MOST_NOISE_OF_CALLS = 0.15  # of the wall time of calls
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,6 @@ class AlgorithmResult:
     same_kernel : str
         The name of the candidate that was timed instead of this one, because both run the same
         kernel; empty if it was timed itself.
-    joules : float or None
-        The energy of a call, what the GPU takes when idle included; None if it was not measured.
-    joules_spread : float or None
-        The largest minus the smallest of the samples whose median is `joules`.
     passed_over : tuple of (AlgorithmResult, str)
         Of a choice, made by `AlgorithmTable.best` or by cuDNN's heuristic for a plan: the
         candidates before this one, each with the reason why it was not chosen.
@@ -116,8 +112,6 @@ class AlgorithmResult:
     within_noise: bool = False
     source: str = field(default="", compare=False)
     same_kernel: str = ""
-    joules: float | None = None
-    joules_spread: float | None = None
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(
         default=(), compare=False, repr=False
     )
@@ -302,11 +296,11 @@ def within_noise(row: AlgorithmResult, other: AlgorithmResult, *, latency: bool 
         other_time, other_spread = other.time_ms, other.spread_ms
     if time is None or spread is None or other_time is None or other_spread is None:
         return False
-    most = MOST_NOISE_OF_CALLS if latency else _MOST_NOISE
-    return abs(other_time - time) <= noise_of((time, spread), (other_time, other_spread), most)
+    most = _MOST_NOISE_OF_CALLS if latency else _MOST_NOISE
+    return abs(other_time - time) <= _noise_of((time, spread), (other_time, other_spread), most)
 
 
-def noise_of(one: tuple[float, float], other: tuple[float, float], most: float) -> float:
+def _noise_of(one: tuple[float, float], other: tuple[float, float], most: float) -> float:
     """Return the noise of two measurements, each of which is a median and a spread.
 
     The spread is the distance between the quartiles.  The noise is half the larger spread, but at

@@ -22,7 +22,7 @@ from cudnnlite.problems.results import (
 from cudnnlite.problems.roofline import Peaks, Roofline, roofline
 from cudnnlite.problems.work import Work
 from cudnnlite.sizes import format_size, parse_size
-from cudnnlite.texts import aligned, figure, millijoules, yes_or_no
+from cudnnlite.texts import aligned, figure, yes_or_no
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -415,8 +415,6 @@ _TIME_COLUMNS = (
     _Column("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
 )
 _OTHER_COLUMNS = (
-    _Column("mJ", True, lambda row: millijoules(row.joules)),
-    _Column("mJ +-", True, lambda row: millijoules(row.joules_spread)),
     _Column(
         "workspace",
         False,
@@ -435,8 +433,6 @@ NUMERIC = (
     "cudnnFind's ms",
     "TFLOP/s",
     "roofline",
-    "mJ",
-    "mJ +-",
     "workspace",
     "reserve",
     "error",

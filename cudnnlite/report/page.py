@@ -14,7 +14,7 @@ from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import instance_of, sequence, shown
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, ranks_by_energy, time_unit
+from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem_list import SkippedNode, summary
 from cudnnlite.problems.results import AlgorithmResult, named, within_noise
@@ -22,9 +22,8 @@ from cudnnlite.problems.table import NUMERIC, AlgorithmTable
 from cudnnlite.report import plots
 from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
 from cudnnlite.report.templates import template_environment, write_page
-from cudnnlite.search.energy import energy_within_noise
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import figure, millijoules
+from cudnnlite.texts import figure
 
 SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
 # The number of problems with charts, those that take the most time: with charts of hundreds the
@@ -131,7 +130,6 @@ def write_html(
         "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
         "figure": lambda value, form=".4g": figure(value, form) or "-",
-        "millijoules": millijoules,
         "names_of": lambda table, indices: ", ".join(named(table[index]) for index in indices),
     }
     environment = template_environment("cudnnlite.report", "the report", filters)
@@ -232,17 +230,12 @@ def _runner_up(tuned: TunedProblem, policy: Policy) -> dict[str, Any] | None:
         slower_ms = row_ms - chosen_ms
         if chosen_ms and row_ms:
             ratio = row_ms / chosen_ms
-    if ranks_by_energy(policy) and tuned.chosen.joules and row.joules:
-        ratio = row.joules / tuned.chosen.joules
-        is_within_noise = energy_within_noise(row, tuned.chosen)
-    else:
-        is_latency = policy.get("objective") == "latency"
-        is_within_noise = within_noise(row, tuned.chosen, latency=is_latency)
+    is_latency = policy.get("objective") == "latency"
     return {
         "row": index,
         "slower_ms": slower_ms,
         "ratio": ratio,
-        "within_noise": is_within_noise,
+        "within_noise": within_noise(row, tuned.chosen, latency=is_latency),
     }
 
 

@@ -9,20 +9,13 @@ from math import inf
 from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.devices.device import PowerMeter, refuse_in_capture
+from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
-from cudnnlite.search.energy import (
-    MOST_CANDIDATES,
-    SAMPLES,
-    energies_of,
-    open_meter,
-    ranked_by_energy,
-)
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -41,17 +34,12 @@ class Contest(NonCopyable):
     """Times candidates on a handle whose stream can be recorded: see `own_stream`.
 
     The handle's `timing` says how thoroughly.  `objective` is that of a `TuningPolicy`: the time of
-    an eager call ranks candidates, that of the device, or the energy of the fastest of them on the
-    device.  For `flush_l2` see `Stopwatch`.  ArgumentError if nothing tells the energy.
+    an eager call ranks candidates, or that of the device.  For `flush_l2` see `Stopwatch`.
     """
 
     def __init__(
         self, handle: Handle, *, objective: str = "device", flush_l2: bool = False
     ) -> None:
-        self._handle = handle
-        self._meter: PowerMeter | None = None
-        if objective == "energy":
-            self._meter = open_meter(handle)
         self._ranks_by_latency, self._flushes = objective == "latency", flush_l2
         self._give_up, self._may_win = handle.timing.give_up, handle.timing.may_win
         self._stopwatch = Stopwatch(
@@ -138,29 +126,12 @@ class Contest(NonCopyable):
         remarks = self._repeat_what_may_win(keys, rows)
         for key in keys:
             rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, remarks[key]))
-        if self._meter is not None:
-            self._measure_energy(keys, rows, self._meter)
         for key, first in self._same_kernel.items():
             remark = join_remarks(rows[key].remark, remarks[first])
             same_kernel = named(rows[first])
             times = _times_of(rows[first])
             rows[key] = replace(rows[key], **times, remark=remark, same_kernel=same_kernel)
-        ranking = ranked(list(rows.values()), latency=self._ranks_by_latency)
-        return ranking if self._meter is None else ranked_by_energy(ranking)
-
-    def _measure_energy(
-        self, keys: Sequence[Hashable], rows: dict[Hashable, AlgorithmResult], meter: PowerMeter
-    ) -> None:
-        """Write the energy of the fastest candidates into their rows."""
-        timed = [key for key in keys if rows[key].ok and rows[key].spread_ms is not None]
-        timed.sort(key=lambda key: rows[key].time_ms or 0.0)
-        keys_to_measure, others = timed[:MOST_CANDIDATES], timed[MOST_CANDIDATES:]
-        energies = energies_of(self._handle, [self._works[key] for key in keys_to_measure], meter)
-        for key, energy in zip(keys_to_measure, energies, strict=True):
-            rows[key] = replace(rows[key], joules=energy.joules, joules_spread=energy.spread)
-        reason = f"energy not measured: not among the {MOST_CANDIDATES} fastest"
-        for key in others:
-            rows[key] = replace(rows[key], remark=join_remarks(rows[key].remark, reason))
+        return ranked(list(rows.values()), latency=self._ranks_by_latency)
 
     def _look_again(self) -> None:
         """Correct the times of first runs, which contain the loading of kernels."""
@@ -258,21 +229,16 @@ class Contest(NonCopyable):
         series = "us a call: another series"
         if self._ranks_by_latency:
             series += ", which decides"
-        if self._meter is not None:
-            series += f"; mJ: {SAMPLES} samples of {self._handle.timing.energy_seconds:g} s, "
-            series += "by NVML's counter, which decide"
         return f"{how} on {self._device}; {series}"
 
     def close(self) -> None:
         """Release the memory that timing needed."""
         self._stopwatch.close()
-        if self._meter is not None:
-            self._meter.close()
 
 
 def _times_of(row: AlgorithmResult) -> dict[str, Any]:
     """Return the times of a row by the names of their fields."""
-    names = ("time_ms", "spread_ms", *CallTime._fields, "joules", "joules_spread")
+    names = ("time_ms", "spread_ms", *CallTime._fields)
     return {name: getattr(row, name) for name in names}
 
 

@@ -59,8 +59,6 @@ class TimingPolicy(NamedTuple):
     # axis of a tensor has the period of the block.  The time on a GPU depends a little on how many
     # bits change, but not on a repetition after a million values.
     random_values: int = (1 << 20) + 7
-    # A sample of the energy repeats calls for so long: NVML's counter moves every 20 to 100 ms.
-    energy_seconds: float = 1.0
 
 
 DEFAULT_TIMING = TimingPolicy()

@@ -561,8 +561,6 @@ ROW_VALUES = {
             "call_spread_us",
             "find_ms",
             "max_error",
-            "joules",
-            "joules_spread",
         )
     },
 }

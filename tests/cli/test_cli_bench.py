@@ -186,7 +186,7 @@ def options_in(words, without):
 # One value of each option that changes what a row has; the others name problems or files, and
 # --every and --choice say which candidates.
 CHANGING = [
-    *("--mode", "time", "--runs", "3", "--energy", "--card", "NVIDIA A100-SXM4-80GB"),
+    *("--mode", "time", "--runs", "3", "--card", "NVIDIA A100-SXM4-80GB"),
     *("--objective", "device", "--workspace-limit", "64 MiB", "--deterministic"),
     *("--max-error", "0.01", "--no-tf32", "--also-layout", "NHWC", "--also-layout", "NCHW"),
     *("--interface", "descriptor", "--flush-l2", "--engines", "--device", "emulated:1"),
@@ -275,7 +275,6 @@ def test_a_mistake_in_a_file_of_lines_is_told(line, message):
         (["--problem", "[]"], "--problem: "),
         (["--problem", '{"kind":"graph"}'], "--problem: "),
         ([*CONVOLUTION, "--card", "H3000"], "--card='H3000'; allowed: V100"),
-        ([*CONVOLUTION, "--energy", "--mode", "run"], "--energy goes with --mode time"),
         ([*CONVOLUTION, "--choice", "x", "--every"], "--choice and --every exclude each other"),
         ([*CONVOLUTION, "--csv", "-", "--json"], "--csv - and --json exclude each other"),
         ([*CONVOLUTION, "--html", "page.txt"], "its name must end in .html"),

@@ -42,7 +42,6 @@ from helpers.tunings import (
 
 import cudnnlite as dnn
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
-from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.devices.peaks import CARDS
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.problems.catalogue import problem_from_plain
@@ -541,25 +540,6 @@ def test_rates_beside_the_peaks(page_of):
     plain = to_json([one._replace(table=table)], FACTS)["problems"][0]["rows"][0]
     assert plain["tflops"] == pytest.approx(tflops)
     assert (plain["roofline"], plain["bound"]) == (pytest.approx(least_us / 33.9), "arithmetic")
-
-
-def test_energy_is_a_column_where_it_decides(page_of):
-    facts = {**FACTS, "policy": {"objective": "energy"}}
-    rows = (
-        replace(CLOSE, joules=0.25, joules_spread=0.01),
-        replace(WINOGRAD, joules=0.3, joules_spread=0.01),
-        replace(PRECOMP, algorithm=A.GEMM),
-    )
-    page = page_of([tuned(rows, count=2), failed()], facts)
-    heading, row, without, _ = page.tables[0]
-    assert row[heading.index("mJ")] == "250"
-    assert without[heading.index("mJ")] == "-"
-    assert row[heading.index("runner-up")] == "WINOGRAD DEFAULT, NCHW, +20.0 %"
-    assert "mJ" not in page_of(ALL).tables[0][0]
-    assert page.tables[1][0][page.tables[1][0].index("mJ") + 1] == "mJ +-"
-    tuning = ModelTuning((tuned(rows, count=2),), facts)
-    assert " 250 " in str(tuning)
-    assert "device ms in all" in str(tuning)
 
 
 def test_an_empty_table(page_of):

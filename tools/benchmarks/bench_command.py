@@ -3,29 +3,24 @@
     python -m tools.benchmarks.bench_command OUT [--libcudnn OLD --libcudnn NEW] [--small]
 
 Writes the runs and pages of the lists to the folder OUT, and prints: the peaks from the device's
-properties beside NVIDIA's figures, the kernels of five rows, the energy of a long convolution
-measured ten times, the rows that are furthest below the roofline, and what two libraries differ in.
+properties beside NVIDIA's figures, the kernels of five rows, the clocks, the rows that are furthest
+below the roofline, and what two libraries differ in.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import cudnnlite as dnn
 from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.bench.rows import load_run
-from cudnnlite.bench.trials import trial_of
 from cudnnlite.cli.bench import problems_of_words, words_for
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.problems.problem_list import ListedProblem
-from cudnnlite.search.contest import own_stream
-from cudnnlite.search.energy import energies_of
 from cudnnlite.texts import aligned
 
 FIVE = (
@@ -35,7 +30,6 @@ FIVE = (
     "--attention batch=4,heads=16,steps=1024,size=128,causal --dtype bfloat16",
     "--rnn lstm:steps=100,batch=64,input=512,hidden=512 --dtype float16",
 )
-LONG = "--input 64x256x56x56 --filter 256x256x3x3 --padding 1 --dtype float16 --layout NHWC"
 
 
 def problem_of(options: str) -> ListedProblem:
@@ -72,29 +66,6 @@ def print_kernels(handle: dnn.Handle) -> None:
         print(f"  findings: {'; '.join(row.findings) or 'none'}; {row.status}")
         for kernel in row.kernels:
             print(f"  {kernel}")
-
-
-def print_energy(handle: dnn.Handle, repetitions: int) -> None:
-    meter = handle.device.power_meter()
-    if meter is None:
-        print("nothing tells the energy of this device")
-        return
-    print(meter.facts())
-    problem = problem_of(LONG).problem
-    with own_stream(handle), ExitStack() as stack:
-        trial = trial_of(handle, problem, dnn.TuningPolicy(), stack)
-        row = next(row for row in trial.candidates() if row.ok and row.heuristic == 0)
-        with trial.plan(row) as plan:
-            call = trial.begin(plan)
-            figures = [energies_of(handle, [call], meter, samples=1)[0] for _ in range(repetitions)]
-    meter.close()
-    joules = [figure.joules for figure in figures]
-    middle = statistics.median(joules)
-    spread = (max(joules) - min(joules)) / middle
-    print(
-        f"{repetitions} times: {1e3 * middle:.3f} mJ a call, spread {100 * spread:.2f} %, "
-        f"{statistics.median(figure.watts for figure in figures):.0f} W"
-    )
 
 
 def bench(*words: str) -> None:
@@ -169,7 +140,7 @@ def main() -> None:
     with dnn.Handle() as handle:
         print_peaks(handle)
         print_kernels(handle)
-        print_energy(handle, 10)
+        print(handle.device.clocks())
     print_lists(options.out, small=options.small)
     if len(options.libcudnn) == 2:
         compare(options.out, options.libcudnn)

@@ -189,7 +189,7 @@ def plan_graph(
     if engine is not None or has_empty_batch:
         return make_plan(engine, replay=replay)
     choose = partial(
-        _tuned_choice,
+        tuned_choice,
         handle,
         graph,
         requirements,

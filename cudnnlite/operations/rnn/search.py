@@ -229,9 +229,8 @@ def search_rnn_forward(
         rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
         if replay:
             rows = with_replay(rows, trial.replay_of)
-        if objective != "energy":
-            is_latency = objective == "latency"
-            rows = _heuristic_first(rows, heuristic(spec, data), latency=is_latency)
+        is_latency = objective == "latency"
+        rows = _heuristic_first(rows, heuristic(spec, data), latency=is_latency)
     return AlgorithmTable(
         rows,
         title=str(problem),
