@@ -45,7 +45,6 @@ from cudnnlite.devices import choice
 from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.plan import Plan
-from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
 
 # No test depends on how fast a machine is.
 settings.register_profile(
@@ -322,9 +321,8 @@ def no_default_device(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 def no_users_cache(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keep the tests away from the user's tuning cache, and from all databases."""
+    """Keep the tests away from the user's tuning cache."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path_factory.getbasetemp() / "tuning"))
-    monkeypatch.setenv(DATABASE_VARIABLE, "off")
 
 
 @pytest.fixture(params=DEVICES, scope="session")

@@ -47,7 +47,6 @@ from cudnnlite.problems.results import CACHE, SEARCH, AlgorithmResult
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
-from cudnnlite.search.database import dtype_of, find_choice
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
@@ -264,7 +263,6 @@ class Tuner(Closable):
         *,
         for_call: bool = False,
         replay: bool = False,
-        use_database: bool = True,
     ) -> AlgorithmResult | None:
         """Return the best candidate for a problem, from the cache or measured now.
 
@@ -285,8 +283,6 @@ class Tuner(Closable):
         replay : bool
             Whether the choice is for a plan with ``replay=True``.  Each of its calls costs the host
             one launch, whatever the candidate, so that the time on the device decides.
-        use_database : bool
-            Whether a choice of the database may be returned.
 
         Returns
         -------
@@ -318,10 +314,6 @@ class Tuner(Closable):
             table = self._look_up(self._key(representative, alignments, policy), allow_failed)
         source = CACHE
         if table is None:
-            if use_database and not self.measures:
-                choice = self._database_choice(problem, policy)
-                if choice is not None:
-                    return choice
             source = SEARCH
             table = self._measure_if_possible(representative, alignments, policy, for_call=for_call)
         if table is None:
@@ -347,19 +339,6 @@ class Tuner(Closable):
             self._allowed_choices[key] = choice
         return self._allowed_choices[key]
 
-    def _database_choice(self, problem: Problem, policy: TuningPolicy) -> AlgorithmResult | None:
-        """Return the database's choice for a problem, if the policy allows it."""
-        limit = policy.workspace_limit
-        assert limit is None or isinstance(limit, int)
-        choice = find_choice(self.handle.device, problem, limit, policy.interface)
-        if choice is None or policy.why_not(choice, dtype_of(problem)):
-            return None
-        max_error = policy.max_error
-        if max_error is None:
-            return choice
-        if choice.error is None or choice.error > max_error:
-            return None
-        return choice
 
     def _measure_if_possible(
         self,

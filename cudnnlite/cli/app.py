@@ -17,7 +17,6 @@ from cudnnlite.cli import autotune, bench, compare, ctrl_c, doctor, plan, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, report_errors, say
 from cudnnlite.cli.demo import demo
-from cudnnlite.cli.record import record
 from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device, parse_device
 from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.devices.cuda_facts import cuda_state, format_cuda_version
@@ -81,7 +80,6 @@ app.command(epilog=doctor.EXIT_CODES)(doctor.doctor)
 app.command(epilog=plan.EXIT_CODES)(plan.plan)
 app.command(epilog=trace.EXIT_CODES)(trace.trace)
 app.command()(demo)
-cache_app.command()(record)
 app.add_typer(cache_app, name="cache")
 
 

@@ -54,7 +54,6 @@ class Chooser(Protocol):
         *,
         for_call: bool = False,
         replay: bool = False,
-        use_database: bool = True,
     ) -> Any:
         """Return the choice for a problem; None, only `for_call`: the heuristic chooses."""
 

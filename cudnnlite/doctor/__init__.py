@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from cudnnlite._raw.dependencies import how_to_install, packages_behind
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor import (
-    choices,
     cuda,
     environment,
     libraries,
@@ -90,7 +89,6 @@ def examine(packages: Iterable[str] = ()) -> Examination:
     add("cuda", lambda: cuda.judge_cuda(variables, result))
     add("settings", lambda: environment.judge_variables(variables))
     add("cache", lambda: tuning_cache.judge_cache(result))
-    add("database", lambda: choices.judge_database(result))
     return Examination(tuple(findings))
 
 

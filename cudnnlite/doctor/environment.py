@@ -18,10 +18,8 @@ from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, finding_of
 from cudnnlite.errors import ArgumentError
-from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
-from cudnnlite.search.database import parse_setting
 
-_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE, DATABASE_VARIABLE)
+_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE)
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
     *_OUR_VARIABLES,
@@ -203,11 +201,6 @@ def _verdict_on_value(
     if name == DEVICE_VARIABLE and not names_device(environment):
         fix = "set it to cuda, cuda:1, emulated or auto, or unset it"
         return BROKEN, " names no device", fix
-    if name == DATABASE_VARIABLE:
-        effect = _why_no_database(value)
-        if effect:
-            fix = "set it to off or to a folder that exists, or unset it"
-            return WARNING, f": {effect}; off turns the database off", fix
     if missing:
         # Container images set LD_LIBRARY_PATH to folders that few machines have.
         verdict = NOTE if name == "LD_LIBRARY_PATH" else WARNING
@@ -230,18 +223,6 @@ def _missing_paths(environment: Mapping[str, str], name: str) -> list[str]:
         return []
     paths = [path for path in split_path(environment, name) if "/" in path]
     return [path for path in paths if not os.path.exists(path)]
-
-
-def _why_no_database(value: str) -> str:
-    """Return why a value names no folder of a database; empty if it does, or turns it off."""
-    try:
-        folder = parse_setting(value)
-    except ArgumentError:
-        return "not the path of a folder"
-    is_default = not value  # it is made when the first file is installed
-    if is_default or folder is None or os.path.isdir(folder):
-        return ""
-    return "a file, not a folder" if os.path.exists(folder) else "no such folder"
 
 
 def _has_libcudnn(prefix: str) -> bool:

@@ -18,7 +18,6 @@ MAKES_A_TEXTURE = "it makes a texture when it runs, which no CUDA graph can reco
 WITHIN_NOISE = "within the noise of the first"
 # The sources of a choice that the caller did not make: `AlgorithmResult.source`.
 HEURISTIC = "cuDNN's heuristic"
-DATABASE = "the database"
 CACHE = "the cache"
 SEARCH = "a search"
 # The most that noise accounts for, as a fraction of the smaller measurement.  A candidate that was
@@ -80,9 +79,9 @@ class AlgorithmResult:
         Its place, from 0, in the ranking of cuDNN's heuristic, which chooses if nothing was tuned;
         None if it is not in the ranking.
     source : str
-        Of a plan's choice, who made it: "cuDNN's heuristic", "the database", "the cache", or "a
-        search", if a tuner has measured it just now.  Empty for a choice that the caller made, and
-        for the rows of a table.
+        Of a plan's choice, who made it: "cuDNN's heuristic", "the cache", or "a search", if a tuner
+        has measured it just now.  Empty for a choice that the caller made, and for the rows of a
+        table.
     same_kernel : str
         The name of the candidate that was timed instead of this one, because both run the same
         kernel; empty if it was timed itself.

@@ -21,19 +21,13 @@ from typer.testing import CliRunner
 
 from cudnnlite._raw import library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
-from cudnnlite.autotune.database import write_database
 from cudnnlite.autotune.entries import TuningKey, canonical, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
-from cudnnlite.devices import choice
 from cudnnlite.enums import MathType
-from cudnnlite.errors import LibraryNotFoundError, NoDeviceError
-from cudnnlite.graph.engines import Engine
+from cudnnlite.errors import LibraryNotFoundError
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem_list import summary
-from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.search.database import VARIABLE as DATABASE_VARIABLE
-from cudnnlite.search.database import Database, read_database
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(
@@ -502,101 +496,3 @@ def test_the_cache_of_an_older_version_is_told(path, tmp_path):
     result = run("show")
     assert result.stdout.endswith("does not exist yet, 0 entries\n")
     assert "default.sqlite is a tuning cache of an older version" in result.stderr
-
-
-# ---------------------------------------------------------------- record
-
-
-def database_file(tmp_path):
-    database = Database("NVIDIA H200", "9.0", "9.19", "0.1.0")
-    database.put(convolution(3), AlgorithmResult(Engine(3, {2: 1}), MathType.FMA))
-    write_database(database, tmp_path / "mine.json")
-    return tmp_path / "mine.json"
-
-
-def test_record_installs_a_file(tmp_path, monkeypatch):
-    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
-    done = run("record", database_file(tmp_path), "--install")
-    assert (done.exit_code, done.stderr) == (0, "")
-    target = tmp_path / "databases" / "cudnn-9.19-9.0-nvidia-h200.json"
-    assert f"1 choice for NVIDIA H200 with cuDNN 9.19 installed as {target}" in done.stdout
-    assert read_database(target) == read_database(tmp_path / "mine.json")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "needs --list NAMES, perhaps with --seconds, or --install alone"),
-        (
-            ["--list", "vit", "--install"],
-            2,
-            "needs --list NAMES, perhaps with --seconds, or --install alone",
-        ),
-        (
-            ["--install", "--seconds", "1"],
-            2,
-            "needs --list NAMES, perhaps with --seconds, or --install alone",
-        ),
-        (["--list", "vit,nonesuch"], 2, "--list nonesuch; allowed: all, resnet50"),
-        (["--list", "vit", "--device", "emulated"], 1, "never recorded"),
-        (["--list", "transformer", "--device", "emulated"], 1, "never recorded"),
-        (["--install"], 1, "no database of cudnnlite"),
-    ],
-)
-def test_record_refuses(tmp_path, monkeypatch, arguments, code, message):
-    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
-    file = tmp_path / "file.json"
-    file.write_text("{}")
-    done = run("record", file, *arguments)
-    assert done.exit_code == code
-    assert message in done.stderr
-    assert file.read_text() == "{}"
-    assert not (tmp_path / "databases").exists()
-
-
-@pytest.mark.parametrize("options", [[], ["--device", "auto"], ["--device", "cuda"]], ids=str)
-def test_record_needs_a_gpu(tmp_path, monkeypatch, options):
-    """And says nothing of the emulated device, with which it would refuse."""
-    no_gpu = "no CUDA device 0: there is none"
-
-    def make(kind, index):
-        assert kind == "cuda"
-        raise NoDeviceError(no_gpu)
-
-    monkeypatch.setattr(choice, "devices", choice.Devices(make))
-    monkeypatch.delenv(choice.DEVICE_VARIABLE, raising=False)
-    done = run("record", tmp_path / "file.json", "--list", "vit", *options)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"cudnnlite: record needs a GPU: {no_gpu}\n"
-    assert not (tmp_path / "file.json").exists()
-
-
-def test_record_says_what_is_wrong_with_the_installed_file(tmp_path, monkeypatch):
-    monkeypatch.setenv(DATABASE_VARIABLE, str(tmp_path / "databases"))
-    file = database_file(tmp_path)
-    assert run("record", file, "--install").exit_code == 0
-    (target,) = (tmp_path / "databases").iterdir()
-    target.write_text("{}")
-    done = run("record", file, "--install")
-    assert done.exit_code == 1
-    assert done.stderr == (
-        f'cudnnlite: {target} is no database of cudnnlite: it has no field "format". It was '
-        "installed before, and may be removed: this cudnnlite does not use it\n"
-    )
-    assert target.read_text() == "{}"
-    target.unlink()
-    assert run("record", file, "--install").exit_code == 0
-
-
-def test_record_installs_nothing_where_the_folder_is_a_file(tmp_path, monkeypatch):
-    file = database_file(tmp_path)
-    monkeypatch.setenv(DATABASE_VARIABLE, str(file))
-    done = run("record", file, "--install")
-    assert done.exit_code == 1
-    assert f"{file} is a file; CUDNNLITE_DATABASE has to name a folder" in done.stderr
-
-
-def test_record_installs_no_file_that_is_not_there(tmp_path):
-    done = run("record", tmp_path / "none.json", "--install")
-    assert done.exit_code == 1
-    assert "none.json" in done.stderr

@@ -149,6 +149,16 @@ def test_a_plan_outlives_its_oldest_keys(
     case.assert_right(out, FIRST.algorithm)
 
 
+def test_a_whole_networks_plans_are_kept(handle: dnn.Handle, chooser: Chooser) -> None:
+    """A chooser's plan has two keys; training ResNet-50 has 69 problems."""
+    w = handle.full(W, 1)
+    heights = range(10, 160)
+    for _ in range(2):
+        for height in heights:
+            dnn.convolution_forward(handle, handle.zeros((2, W[1], height, 8)), w)
+    assert len(chooser.requests) == len(heights)
+
+
 def test_operands_of_one_alignment_have_one_key(
     handle: dnn.Handle, case: Case, chooser: Chooser
 ) -> None:

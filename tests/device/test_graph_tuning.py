@@ -227,7 +227,7 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
     dnn.rnn_forward.plan(handle, spec, weights, sequence, replay=replay).close()
     product().plan(handle, replay=replay).close()
     options = {"for_call": True, "replay": replay}
-    assert option_sets == [options | {"use_database": True}, options, options]
+    assert option_sets == [options, options, options]
 
 
 def test_scratch_outputs_take_their_part_of_the_tuner_s_limit() -> None:

@@ -26,13 +26,11 @@ from typer.testing import CliRunner
 import cudnnlite as dnn
 from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.database import write_database
 from cudnnlite.cli.app import app
 from cudnnlite.devices import cuda_facts
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.doctor import (
     Verdict,
-    choices,
     cuda,
     libraries,
     library_checks,
@@ -40,8 +38,6 @@ from cudnnlite.doctor import (
     tuning_cache,
 )
 from cudnnlite.doctor.probe import Probe, read_probe, run_probe
-from cudnnlite.search import database as database_module
-from cudnnlite.search.database import VARIABLE, Database
 
 HERE = Path(load_library().path).resolve()
 PROBED = {
@@ -351,96 +347,6 @@ def test_cuda_python_that_is_not_there(monkeypatch):
     state = cuda_facts.cuda_state()
     assert state.bindings == ""
     assert state.error.startswith("cuda-python cannot be imported")
-
-
-# ---------------------------------------------------------------- the database
-
-
-@pytest.fixture
-def databases(tmp_path, monkeypatch):
-    """The folder of installed files, without those that come along."""
-    monkeypatch.setattr(database_module, "SHIPPED", tmp_path / "none")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "databases"))
-    (tmp_path / "databases").mkdir()
-    return tmp_path / "databases"
-
-
-def database_findings(cudnn=91900, devices=(("NVIDIA H100", "9.0", "580", "GPU-1"),)):
-    probe_result = probed(library={"number": cudnn}, cuda={"devices": devices})
-    return {finding.check: finding for finding in choices.judge_database(probe_result)}
-
-
-def install_row(folder, **facts):
-    plain = {"gpu": "NVIDIA H100", "compute_capability": "9.0", "cudnn": "9.19"} | facts
-    problem = dnn.convolution_forward.problem(
-        dnn.TensorSpec((1, 1, 3, 3)), dnn.FilterSpec((1, 1, 3, 3))
-    )
-    database = Database(**plain)
-    database.put(problem, dnn.AlgorithmResult(dnn.Engine(0), dnn.MathType.FMA))
-    write_database(database, folder / f"{plain['cudnn']}.json")
-
-
-def test_how_many_choices_are_used_here(databases):
-    install_row(databases)
-    install_row(databases, cudnn="9.18")
-    (finding,) = database_findings().values()
-    assert (finding.check, finding.verdict) == ("database.use", Verdict.OK)
-    assert finding.text == "1 choice of the database for cuDNN 9.19 and compute capability 9.0"
-
-
-def test_choices_are_counted_once_and_for_each_kind_of_gpu(databases):
-    install_row(databases)
-    (databases / "copy.json").write_text((databases / "9.19.json").read_text())
-    probe_result = probed(
-        library={"number": 91900},
-        cuda={"devices": [("NVIDIA H100", "9.0", "580", "1"), ("NVIDIA A100", "8.0", "580", "2")]},
-    )
-    a100, h100 = choices.judge_database(probe_result)
-    assert a100.verdict is Verdict.NOTE
-    assert a100.text == (
-        "no choice of the database is for cuDNN 9.19 and compute capability 8.0; "
-        "they are for cuDNN 9.19 and compute capability 9.0"
-    )
-    assert h100.verdict is Verdict.OK
-    assert h100.text == "1 choice of the database for cuDNN 9.19 and compute capability 9.0"
-
-
-def test_choices_for_another_cudnn_or_gpu(databases):
-    install_row(databases)
-    for here in ({"cudnn": 92800}, {"devices": [("NVIDIA A100", "8.0", "580", "GPU-1")]}):
-        (finding,) = database_findings(**here).values()
-        assert (finding.check, finding.verdict) == ("database.use", Verdict.NOTE)
-        assert "they are for cuDNN 9.19 and compute capability 9.0" in finding.text
-        assert "cudnnlite cache record" in finding.fix
-
-
-def test_files_that_are_no_database(databases):
-    install_row(databases)
-    (databases / "other.json").write_text("{}")
-    findings = database_findings()
-    assert findings["database.file"].verdict is Verdict.WARNING
-    assert "other.json" in findings["database.file"].text
-    assert findings["database.use"].verdict is Verdict.OK
-
-
-@pytest.mark.parametrize("missing", [{"devices": ()}, {"cudnn": 0}], ids=["gpu", "cudnn"])
-def test_files_that_are_no_database_without_a_gpu_or_cudnn(databases, missing):
-    """They are found before the folder is copied to a machine that has both."""
-    install_row(databases)
-    file = databases / "other.json"
-    file.write_text("no JSON")
-    (finding,) = database_findings(**missing).values()
-    assert (finding.check, finding.verdict) == ("database.file", Verdict.WARNING)
-    assert finding.text.startswith(f"{file} is no database of cudnnlite: it is no JSON: ")
-    assert "remove it" in finding.fix
-
-
-def test_nothing_is_said_of_a_database_that_nobody_uses(databases, monkeypatch):
-    install_row(databases)
-    assert database_findings(devices=()) == {}
-    assert database_findings(cudnn=0) == {}
-    monkeypatch.setenv(VARIABLE, "off")
-    assert database_findings() == {}
 
 
 # ---------------------------------------------------------------- the tuning cache

@@ -69,7 +69,6 @@ def test_every_module_an_operation_and_every_command_with_its_help(tmp_path):
             "cache export": "exported --cache cache",
             "cache merge": "other --cache cache",
             "cache clear": "--cache cache --yes",
-            "cache record": "database.json --list vit",
         }
 
         def leaves(command, *names):
@@ -81,8 +80,8 @@ def test_every_module_an_operation_and_every_command_with_its_help(tmp_path):
         commands = set(leaves(get_command(app)))
         if commands != arguments.keys():
             raise SystemExit(f"commands here or there alone: {commands ^ arguments.keys()}")
-        # Two caches are empty, and nothing is recorded on the emulated device.
-        exit_codes = {"cache compare": 1, "cache export": 1, "cache record": 1}
+        # Two caches are empty.
+        exit_codes = {"cache compare": 1, "cache export": 1}
         for name, options in arguments.items():
             ended = CliRunner().invoke(app, f"{name} {options}".split())
             if ended.exit_code != exit_codes.get(name, 0):

@@ -26,7 +26,7 @@ from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, AlgorithmResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.warn import log
 
@@ -191,18 +191,12 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         """Set the descriptors of the descriptor call, or the alignments that an engine needs."""
         if not isinstance(choice.algorithm, Engine):
             self.descriptors = native.descriptors
-        elif self._interface is None and not self._is_named:
+        elif self._interface is None and self._algorithm is None:
             self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
         else:
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
 
-    @property
-    def _is_named(self) -> bool:
-        """Whether the caller or a tuner named the algorithm, which depends on alignments."""
-        if self._algorithm is None:
-            return False
-        return getattr(self._algorithm, "source", "") != DATABASE
 
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object

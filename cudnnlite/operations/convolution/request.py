@@ -22,14 +22,12 @@ from cudnnlite.plans.operands import alignment_of, check_writable, on_device, us
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, HEURISTIC, AlgorithmResult, ranking_ms
+from cudnnlite.problems.results import HEURISTIC, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.search.database import find_choice
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.math_types import may_be_tf32
-from cudnnlite.warn import log
 
 
 class ConvolutionRequest(Request[DeviceArray]):
@@ -134,8 +132,6 @@ class ConvolutionRequest(Request[DeviceArray]):
         algorithm = parse_algorithm(self.operation, self.algorithm)
         if self._is_free and self.handle.chooser is not None:
             return self._tuned_plan(key, problem, limit)
-        if algorithm is None:
-            algorithm = self._database_choice(problem, limit)
         # Later calls may have aligned operands, even if this call has not.
         plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
         self.handle.plans.keep(key, plan)
@@ -151,12 +147,8 @@ class ConvolutionRequest(Request[DeviceArray]):
         """
         plans = self.handle.plans
         choice = self._tuned_choice(problem, limit)
-        # The plan is that of a call that names the choice.  The plan of a call without a tuner may
-        # be the database's.
+        # The plan is that of a call that names the choice.
         named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
-        if choice is not None and choice.source == DATABASE:
-            # If cuDNN refuses the row, the plan is what this tuner's policy allows.
-            named_key = (*named_key, self.handle.chooser)
         plan: ConvolutionPlan | None = plans.find(named_key)
         if plan is not None and choice is not None and choice.source == HEURISTIC:
             plan.copy_misaligned()  # the plan may be that of a call that named the choice
@@ -168,9 +160,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             plans.keep(key, plan)
         return plan
 
-    def _tuned_choice(
-        self, problem: Problem, limit: int | None, *, use_database: bool = True
-    ) -> Any:
+    def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
         """Return the choice of the handle's tuner; None without a tuner, or if it has no choice."""
         chooser = self.handle.chooser
         if chooser is None or not all(spec.size for spec in problem.specs.values()):
@@ -181,19 +171,12 @@ class ConvolutionRequest(Request[DeviceArray]):
             limit,
             for_call=True,
             replay=parse_replay(self.replay),
-            use_database=use_database,
         )
 
     def _alignments(self) -> dict[str, int]:
         """Return the alignments of those operands that are arrays, by name."""
         return {name: alignment_of(array) for name, array in self._arrays().items()}
 
-    def _database_choice(self, problem: Problem, limit: int | None) -> AlgorithmResult | None:
-        """Return the database's choice for a call without an algorithm; None if there is none."""
-        if self.algorithm is not None or not all(spec.size for spec in problem.specs.values()):
-            return None
-        interface = parse_interface(self.interface)
-        return find_choice(self.handle.device, problem, limit, interface)
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, with the tuner's choice if there is one."""
@@ -202,8 +185,6 @@ class ConvolutionRequest(Request[DeviceArray]):
         algorithm = parse_algorithm(self.operation, self.algorithm)
         if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
-        elif algorithm is None:
-            algorithm = self._database_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
         return self._planned(
             self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
@@ -231,27 +212,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         *,
         is_aligned: bool,
     ) -> ConvolutionPlan:
-        """Return a new plan; one without the database if the database's choice cannot be used."""
-        if getattr(algorithm, "source", "") == DATABASE:
-            if is_aligned:
-                try:
-                    return self._prepared(plan_type, problem, algorithm, limit, is_aligned=True)
-                except (CudnnError, DeviceMemoryError, ArgumentError) as error:
-                    log.info("%s: the database's %s is passed over: %s", problem, algorithm, error)
-            algorithm = None
-            if self._is_free:
-                algorithm = self._tuned_choice(problem, limit, use_database=False)
-        return self._prepared(plan_type, problem, algorithm, limit, is_aligned=is_aligned)
-
-    def _prepared(
-        self,
-        plan_type: type[ConvolutionPlan],
-        problem: Problem,
-        algorithm: object,
-        limit: int | None,
-        *,
-        is_aligned: bool,
-    ) -> ConvolutionPlan:
+        """Return a new plan, prepared."""
         interface = parse_interface(self.interface)
         check_interface(problem, algorithm, interface)
         plan = plan_type(

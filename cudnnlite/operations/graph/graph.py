@@ -23,9 +23,7 @@ from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import DATABASE, AlgorithmResult
-from cudnnlite.search.database import find_choice
-from cudnnlite.warn import log
+from cudnnlite.problems.results import AlgorithmResult
 
 PlanT = TypeVar("PlanT", bound=OperationPlan[Any])
 
@@ -188,8 +186,7 @@ def plan_graph(
     has_empty_batch = any(record.spec.size == 0 for record in graph.inputs.values())
     if engine is not None or has_empty_batch:
         return make_plan(engine, replay=replay)
-    choose = partial(
-        tuned_choice,
+    choice = tuned_choice(
         handle,
         graph,
         requirements,
@@ -197,16 +194,6 @@ def plan_graph(
         scratch=scratch,
         replay=replay,
     )
-    choice = choose()
-    engine_limit = _engine_limit(graph, limit, scratch)
-    if choice is None and handle.chooser is None:
-        choice = find_choice(handle.device, GraphProblem(graph), engine_limit)
-    if choice is not None and choice.source == DATABASE:
-        try:
-            return make_plan(choice, replay=replay)
-        except (CudnnError, DeviceMemoryError, ArgumentError) as error:
-            log.info("%r: the database's %s is passed over: %s", graph, choice, error)
-            choice = choose(use_database=False)
     return make_plan(choice, replay=replay)
 
 

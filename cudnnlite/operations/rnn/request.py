@@ -28,26 +28,23 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
-from cudnnlite.problems.rnn import FORWARD, forward_problem
+from cudnnlite.problems.rnn import forward_problem
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.search.database import database_of, find_choice
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.frozen import exact_key
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
-from cudnnlite.specs.rnn_rules import why_not
 
 # The value of the argument `layout`, if the caller does not pass one.
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 
 
 class KeptChoice(NamedTuple):
-    """The choice of a tuner or of the database for a problem, kept beside the handle's plans.
+    """The choice of a tuner for a problem, kept beside the handle's plans.
 
-    The tuner or the database is then asked once, and problems with the same choice share a plan.
-    None means that the database has no choice.
+    The tuner is then asked once, and problems with the same choice share a plan.
     """
 
-    result: AlgorithmResult | None
+    result: AlgorithmResult
 
     def close(self) -> None:
         """Do nothing: it owns nothing."""
@@ -269,8 +266,6 @@ class RNNForwardRequest:
         if result is None and self.handle.chooser is not None:
             tuned_data = _with_unequal_lengths(data) if lengths_vary else data
             result = self._tuned_choice(tuned_data, limit, replay=replay)
-        if result is None and self.handle.chooser is None:
-            result = self._database_choice(data, limit)
         if result is None:
             is_full = data.is_full and not lengths_vary
             result = heuristic(self.spec, data, full=is_full)
@@ -309,26 +304,6 @@ class RNNForwardRequest:
         result = parse_algorithm(choice, self.spec, data.batch)
         if result is not None and result.source != HEURISTIC:
             plans.keep(key, KeptChoice(result))
-        return result
-
-    def _database_choice(self, data: RNNDataSpec, limit: int | None) -> AlgorithmResult | None:
-        """Return the database's choice; None if there is none, or if a rule forbids it."""
-        database = database_of(self.handle.device)
-        if database is None or FORWARD.name not in database.kinds:
-            return None
-        plans = self.handle.plans
-        key = ("rnn_database", self.spec, data, self.training, limit)
-        kept_choice = plans.find(key)
-        if kept_choice is not None:
-            return kept_choice.result  # type: ignore[no-any-return]
-        problem = forward_problem(self.spec, data, self.training)
-        choice = find_choice(self.handle.device, problem, limit)
-        if choice is not None and why_not(
-            self.spec, choice.algorithm, full=data.is_full, backward=self.training
-        ):
-            choice = None
-        result = parse_algorithm(choice, self.spec, data.batch)
-        plans.keep(key, KeptChoice(result))
         return result
 
     def _parse_dropout_state(self) -> DropoutState | None:
