@@ -13,8 +13,7 @@ from itertools import product
 from typing import Any
 
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
-from cudnnlite.autotune.knobs import EngineRules, search_knobs
-from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -23,15 +22,12 @@ from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
 from cudnnlite.operations.convolution.engines import (
     engine_rows,
     is_aligned,
-    row_of,
     shared_graph,
-    why_excluded,
 )
 from cudnnlite.operations.convolution.layout_conversion import (
     conversion_bytes,
@@ -126,17 +122,15 @@ def search_convolution(
     problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
-    progress: bool = False,
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; waits for the handle.
 
     cuDNN's own search runs first; its times are a column of the table.  Then each candidate that
     the policy does not exclude runs once and is checked.  The candidates that pass are timed
-    against each other, together with the results of a search over knobs.
+    against each other.
 
-    The operand "out" is overwritten.  `progress` shows a bar on stderr during a search over knobs.
-    The rows are in the order of the policy's objective, the best first.  Candidates that cannot be
-    used, or are excluded and did not run, come last.
+    The operand "out" is overwritten.  The rows are in the order of the policy's objective, the best
+    first.  Candidates that cannot be used, or are excluded and did not run, come last.
     """
     latency = policy.objective == "latency"
     with own_stream(handle) as stream, ExitStack() as stack:
@@ -148,25 +142,14 @@ def search_convolution(
         contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results = _enter_all(candidate_rows, trial, policy, contest)
-        seeds = _working_engines(results)
         results |= _enter_layouts(handle, problem, policy, operands, trial, contest, stack)
-        knobs_note = ""
-        if policy.search == "knobs":
-            knobs_note = NO_KNOBS
-            if seeds and graph is not None:
-                rules = rules_of(graph, problem, policy)
-                by_names = _by_names(problem, operands)
-                knobs = search_knobs(graph, rules, by_names, seeds, policy, progress)
-                knobs_note = f"; {knobs}"
-                for row in knobs.rows:
-                    results[row] = trial.run(row, policy, contest)
         rows = contest.finish(results)
         if latency:
             rows = with_replay(rows, trial.measure_replay)
     return AlgorithmTable(
         rows,
         title=str(problem),
-        timing=f"{contest.timing}{knobs_note}",
+        timing=contest.timing,
         device_memory=contest.memory,
         work=work_of(problem),
         peaks=peaks_of(handle.device),
@@ -252,34 +235,6 @@ def _list_candidates(
     if graph is not None:
         rows += engines(graph, problem, policy)
     return rows
-
-
-def _working_engines(results: Mapping[Hashable, AlgorithmResult]) -> list[Engine]:
-    """Return the engines that passed their check."""
-    return [
-        row.algorithm for row in results.values() if row.ok and isinstance(row.algorithm, Engine)
-    ]
-
-
-def rules_of(graph: Graph, problem: Problem, policy: TuningPolicy) -> EngineRules:
-    """Return the rules for the engines of a convolution in a search over knobs."""
-    dtype = problem.values[problem.operation.reads[0]].dtype
-    return EngineRules(
-        lambda configuration: row_of(configuration, problem),
-        lambda configuration, row: (
-            why_excluded(configuration, graph, problem) or policy.why_not(row, dtype)
-        ),
-        lambda configuration, stack: ExecutionPlan(graph, configuration, stack),
-    )
-
-
-def _by_names(problem: Problem, operands: Mapping[str, DeviceArray]) -> dict[str, DeviceArray]:
-    """Return operands by the operation's own names: the output's too."""
-    operation = problem.operation
-    return {
-        **{name: operands[name] for name in operation.reads},
-        operation.writes[0]: operands["out"],
-    }
 
 
 def limit_of(policy: TuningPolicy) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without_defaults
+from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
@@ -39,8 +39,8 @@ SCHEMA = 1
 # 3: `same_kernel` in a row.
 # 4: `compiled` in a row.
 FORMAT = 4
-# The fields of the policy in every key of format 1, which named the file of the entry. Never add a
-# field: no key of format 1 had it.
+# The fields of the policy in every key of format 1, which named the file of the entry. Never add or
+# remove one, whatever fields a policy has now.
 _POLICY_OF_FORMAT_1: dict[str, Any] = {
     "objective": "latency",
     "workspace_limit": None,
@@ -268,7 +268,7 @@ class TuningEntry:
             _check_parts(parts)
             rows = values.pop("rows")
             if version == 1:
-                parts["policy"] = without_defaults(parts["policy"])
+                parts["policy"] = without(_POLICY_OF_FORMAT_1, parts["policy"])
                 rows = map(_row_of_format_1, rows)
             key = TuningKey(json.dumps(parts, **_COMPACT))
             return cls(key=key, rows=tuple(map(row_from_plain, rows)), **values)

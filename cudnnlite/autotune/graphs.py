@@ -1,4 +1,4 @@
-"""The search for a graph: it times the engines of cuDNN's heuristics, and settings of knobs."""
+"""The search for a graph: it times the engines of cuDNN's heuristics, or every engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.autotune.knobs import EngineRules, search_knobs
-from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
@@ -27,9 +26,7 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import Graph as NativeGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_plan import (
-    GraphCall,
     GraphPlan,
-    NumbersInMemory,
     Requirements,
     row_of,
     why_excluded,
@@ -102,14 +99,12 @@ def search_graph(
     problem: GraphProblem,
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
-    progress: bool = False,
 ) -> AlgorithmTable:
     """Time every engine for a graph on operands; waits for the handle.
 
     The results of each are compared with those of the engine that the heuristics prefer: how exact
-    they are beside float64 is not measured.  `progress` says whether a bar on stderr shows how far
-    a search over knobs is.  Returns the best first by the policy's objective; candidates that
-    cannot be used, or are excluded and did not run, come last.
+    they are beside float64 is not measured.  Returns the best first by the policy's objective;
+    candidates that cannot be used, or are excluded and did not run, come last.
     """
     reason = why_wrong(problem.graph)
     if reason is not None:
@@ -121,27 +116,15 @@ def search_graph(
         contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
-            row: trial.run(row, contest)
-            for row in engine_candidates(trial.native, policy, trial.rules)
+            row: trial.run(row, contest) for row in engine_candidates(trial.native, policy)
         }
-        note = ""
-        if policy.search == "knobs":
-            note = NO_KNOBS
-            seeds = [row.algorithm for row in results.values() if row.ok]
-            if seeds:
-                knobs = search_knobs(
-                    trial.native, trial.rules, trial.operands, seeds, policy, progress
-                )
-                note = f"; {knobs}"
-                for row in knobs.rows:
-                    results[row] = trial.run(row, contest)
         rows = contest.finish(results)
         if is_by_latency and trial.may_be_replayed:
             rows = with_replay(rows, trial.measure_replay)
         return AlgorithmTable(
             rows,
             title=str(problem),
-            timing=f"{contest.timing}{note}",
+            timing=contest.timing,
             device_memory=contest.memory,
             work=work_of(problem),
             peaks=peaks_of(handle.device),
@@ -155,10 +138,6 @@ class _Trial:
     ----------
     native : NativeGraph
         The graph's descriptors, which all engines share.
-    operands : dict of str to DeviceArray
-        Inputs and outputs, by name.
-    rules : EngineRules
-        The rules of a search over knobs.
     """
 
     def __init__(
@@ -177,9 +156,7 @@ class _Trial:
         self._inputs = inputs
         self._outputs = {name: handle.empty(problem.values[name]) for name in problem.graph.outputs}
         self._expected: dict[str, np.ndarray[Any, Any]] | None = None
-        self.operands = {**inputs, **self._outputs}
         self.native = lower(self._graph, handle, stack)
-        self.rules = rules_of(self.native, policy)
 
     @property
     def may_be_replayed(self) -> bool:
@@ -271,7 +248,7 @@ def plan_of(handle: Handle, problem: GraphProblem, choice: AlgorithmResult) -> G
 
 
 def engine_candidates(
-    native: NativeGraph, policy: TuningPolicy, rules: EngineRules
+    native: NativeGraph, policy: TuningPolicy
 ) -> Generator[AlgorithmResult, None, None]:
     """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
     if policy.interface == "descriptor":
@@ -281,30 +258,22 @@ def engine_candidates(
         ranked = configurations(native, HEURISTICS, search)
         for rank, configuration in enumerate(ranked):
             indices.add(configuration.engine.index)
-            yield replace(_candidate(configuration, rules), heuristic=rank)
+            yield replace(_candidate(configuration, native.data, policy), heuristic=rank)
         if policy.search == "heuristics":
             return
         for configuration in unnamed(native, indices, search):
-            yield _candidate(configuration, rules)
+            yield _candidate(configuration, native.data, policy)
 
 
-def _candidate(configuration: Configuration, rules: EngineRules) -> AlgorithmResult:
-    row = rules.row_of(configuration)
-    return replace(row, why_not=rules.why_excluded(configuration, row))
-
-
-def rules_of(native: NativeGraph, policy: TuningPolicy) -> EngineRules:
-    """Return the rules for the engines of a graph in a search over engines and knobs."""
-    graph, requirements = native.data, requirements_of(policy)
+def _candidate(
+    configuration: Configuration, graph: GraphData, policy: TuningPolicy
+) -> AlgorithmResult:
+    """Return an engine as a candidate; if it is excluded, its row has the reason."""
+    requirements = requirements_of(policy)
     dtype = next(iter(graph.inputs.values())).dtype
-    numbers = NumbersInMemory(graph.scalars)
-    return EngineRules(
-        lambda configuration: row_of(configuration, graph, requirements),
-        lambda configuration, row: (
-            why_excluded(configuration, graph, requirements) or policy.why_not(row, dtype)
-        ),
-        lambda configuration, owner: GraphCall(native, configuration, owner, numbers),
-    )
+    row = row_of(configuration, graph, requirements)
+    reason = why_excluded(configuration, graph, requirements) or policy.why_not(row, dtype)
+    return replace(row, why_not=reason)
 
 
 def requirements_of(policy: TuningPolicy) -> Requirements:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from math import isfinite
 from typing import Any
 
-from cudnnlite.arguments import one_of, real_number, sequence, shown
+from cudnnlite.arguments import one_of, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import AlgorithmResult, parse_max_error, why_not
@@ -17,9 +16,7 @@ from cudnnlite.specs.layout import LAYOUTS, plain_layout
 from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
-SEARCHES = ("heuristics", "engines", "knobs")
-# The end of a table's `timing` if a search over knobs has no knobs.
-NO_KNOBS = "; no knobs searched: no engine of cuDNN's backend runs it"
+SEARCHES = ("heuristics", "engines")
 # From the user's value and the name of the argument, for messages: the value of the field.
 Parser = Callable[[Any, str], Any]
 
@@ -55,14 +52,6 @@ def _parse_layouts(value: Any, argument: str) -> tuple[str, ...] | None:
     raise ArgumentError(f"{argument}={shown(names)}; allowed: {allowed}")
 
 
-def _parse_seconds(value: Any, argument: str) -> Any:
-    seconds = real_number(value, argument)
-    if isinstance(value, bool) or not isfinite(seconds) or seconds <= 0:
-        requirement = "needed: a number of seconds above 0"
-        raise ArgumentError(f"{argument}={shown(value)}; {requirement}")
-    return value
-
-
 # The function that checks each field.
 _PARSERS: dict[str, Parser] = {
     "objective": _one_of(*OBJECTIVES),
@@ -75,7 +64,6 @@ _PARSERS: dict[str, Parser] = {
     "interface": _one_of("descriptor", "graph", None),
     "flush_l2": _one_of(True, False),
     "search": _one_of(*SEARCHES),
-    "search_seconds": _parse_seconds,
 }
 
 
@@ -115,12 +103,7 @@ class TuningPolicy:
     search : str
         "heuristics": the engines that cuDNN's heuristics name, and the engines that need no
         compilation.  Winograd's engine in true float32 is one that the heuristics do not name.
-        "engines": in addition, the engines that cuDNN compiles first.  "knobs": in addition, for
-        `search_seconds` a problem, settings of the engines' knobs that no heuristic names; they are
-        saved like any other choice.  If no engine runs a problem, as for an RNN, there are no
-        knobs, and the table's `timing` says so.
-    search_seconds : float
-        The seconds of a search over knobs.
+        "engines": in addition, the engines that cuDNN compiles first.
 
     Raises
     ------
@@ -148,7 +131,6 @@ class TuningPolicy:
     interface: str | None = None
     flush_l2: bool = False
     search: str = "heuristics"
-    search_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -193,13 +175,10 @@ class TuningPolicy:
     def key_fields(self) -> dict[str, Any]:
         """Return the fields that are not as in `_LEFT_OUT`, as values for JSON.
 
-        The choice depends on these fields.  `search_seconds` is left out if no knobs are searched.
-        The problem is not known here, so fields without an effect on its kind are in the result.
+        The choice depends on these fields.  The problem is not known here, so fields without an
+        effect on its kind are in the result.
         """
-        changed = without_defaults(self.to_plain())
-        if self.search != "knobs":
-            changed.pop("search_seconds", None)
-        return changed
+        return without(_LEFT_OUT, self.to_plain())
 
 
 def parse_field(name: str, value: Any, argument: str) -> Any:
@@ -215,18 +194,15 @@ def parse_field(name: str, value: Any, argument: str) -> Any:
 _LEFT_OUT = TuningPolicy(layouts=()).to_plain()
 
 
-def without_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plain policy that a key has to name.
-
-    The fields of a newer version are in the result too.
-    """
+def without(defaults: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plain policy that differ from defaults, or that these do not have."""
     return {
         name: value
         for name, value in plain.items()
-        if name not in _LEFT_OUT or value != _LEFT_OUT[name]
+        if name not in defaults or value != defaults[name]
     }
 
 
 def with_defaults(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain policy with the fields that `without_defaults` leaves out."""
+    """Return a plain policy with the fields that keys leave out."""
     return _LEFT_OUT | dict(plain)

@@ -36,36 +36,6 @@ def reporting(progress: bool | Report | None, total: int) -> Iterator[Report]:
 
 
 @contextmanager
-def counting_seconds(progress: bool, total: float) -> Iterator[Callable[[float, int], bool]]:
-    """Yield a function that returns whether the time is up.
-
-    Its arguments are the seconds since the beginning, and the number of settings that ran.
-    `progress` shows them as a bar on stderr.
-    """
-    if not progress:
-        yield lambda seconds, ran: seconds >= total
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # The bar is drawn between two trials, and not by a thread, as in `_bar`.
-    with Progress(console=Console(stderr=True), auto_refresh=False, redirect_stdout=False) as bar:
-        task = bar.add_task("knobs", total=total)
-        last_drawing = -1.0
-
-        def count(seconds: float, runs: int) -> bool:
-            nonlocal last_drawing
-            if seconds - last_drawing > 0.1 or seconds >= total:
-                last_drawing = seconds
-                text = f"knobs: {runs} settings ran"
-                bar.update(task, completed=min(seconds, total), description=text, refresh=True)
-            return seconds >= total
-
-        yield count
-        bar.update(task, completed=total, refresh=True)
-
-
-@contextmanager
 def _bar(total: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.markup import escape

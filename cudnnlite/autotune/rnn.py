@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from cudnnlite.autotune.policy import NO_KNOBS, TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
@@ -51,21 +51,18 @@ def search_rnn(
     problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, Any],
-    progress: bool = False,
 ) -> AlgorithmTable:
     """Time and check every candidate on operands; waits for the handle.
 
     The operands are "weights" and "x", and optionally "hx" and "cx".  The rows are in the order of
     the policy's objective, the best first.  Candidates that cannot be used, or are excluded and did
-    not run, come last, with the reason.  Dropout is left out.  `progress` is unused, because there
-    are no knobs: the table's timing says so if the policy requests them.
+    not run, come last, with the reason.  Dropout is left out.
     """
     candidates = []
     for candidate in all_candidates(problem):
         why_not = policy.why_not(candidate, problem.spec.dtype)
         candidates.append(replace(candidate, why_not=why_not))
     limit = policy.workspace_limit
-    note = NO_KNOBS if policy.search == "knobs" else ""
     assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
         handle,
@@ -77,5 +74,4 @@ def search_rnn(
         objective=policy.objective,
         flush_l2=policy.flush_l2,
         replay=policy.objective == "latency" and not problem.training,
-        note=note,
     )

@@ -64,7 +64,7 @@ class Search(NamedTuple):
     # (handle, problem, operands) -> the user's operands by name, checked against the problem. No
     # array of the user is written.
     check_operands: Callable[..., Mapping[str, Any]]
-    # (handle, problem, policy, operands, progress) -> the candidates, the best first
+    # (handle, problem, policy, operands) -> the candidates, the best first
     search: Callable[..., AlgorithmTable]
     # The operands whose alignment is part of the key. With another alignment, another choice may be
     # the best.
@@ -110,8 +110,6 @@ class Tuner(Closable):
     measure : bool
         False: if an operation's choice is not in the cache, the heuristic chooses, with a warning.
         So the machines of a fleet that share a cache do not measure.
-    progress : bool
-        Whether a bar on stderr shows the progress of a search over knobs.
 
     Attributes
     ----------
@@ -152,15 +150,13 @@ class Tuner(Closable):
         policy: TuningPolicy | None = None,
         *,
         measure: bool = True,
-        progress: bool = False,
     ) -> None:
         use(handle)
         if policy is None:
             policy = TuningPolicy()
         self.policy = instance_of(policy, TuningPolicy, "policy")
         one_of(measure, "measure", True, False)
-        one_of(progress, "progress", True, False)
-        self.handle, self.measures, self._progress = handle, measure, progress
+        self.handle, self.measures = handle, measure
         self.owns_cache = not isinstance(cache, TuningCache)
         if not isinstance(cache, TuningCache):
             cache = TuningCache(cache)
@@ -452,7 +448,7 @@ class Tuner(Closable):
             with _use_chooser(self.handle, None):
                 if operands is None:
                     operands = search.operands_of(self.handle, problem, alignments)
-                table = search.search(self.handle, problem, policy, operands, self._progress)
+                table = search.search(self.handle, problem, policy, operands)
             seconds = time.perf_counter() - start
             best = next((row for row in table if row.ok), "no candidate works")
             log.info("tuned %s in %.1f s: %s", problem, seconds, best)

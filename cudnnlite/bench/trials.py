@@ -192,8 +192,7 @@ class GraphTrial:
 
     def candidates(self) -> list[AlgorithmResult]:
         """Return every engine with the knobs that cuDNN suggests."""
-        rules = graphs.rules_of(self._native, self._policy)
-        return [*graphs.engine_candidates(self._native, self._policy, rules)]
+        return [*graphs.engine_candidates(self._native, self._policy)]
 
     def plan(self, row: AlgorithmResult) -> GraphPlan:
         """Return a plan of a candidate."""

@@ -80,12 +80,6 @@ def autotune(
     interface: options.Interface = None,
     flush_l2: options.FlushL2 = False,
     engines: options.Engines = False,
-    knobs: Annotated[
-        float | None,
-        options.want(
-            metavar="SECONDS", help="For so long a problem, search settings of engines' knobs too."
-        ),
-    ] = None,
     device: common.DeviceOption = None,
     workers: Annotated[
         int | None, _where(min=1, help="Processes that tune.", show_default="one for each GPU")

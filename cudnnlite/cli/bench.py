@@ -154,7 +154,7 @@ def bench(
     roofline and which side binds it, errors beside float64, whether runs have equal bits, writes
     outside of the operands, workspace, and the names of kernels.
     """
-    flags = _flags(locals())
+    flags = options.flags_of(locals(), REPEATABLE)
     bench_options = _options(flags)
     _check_outputs(flags)
     with report_errors():
@@ -173,11 +173,6 @@ def bench(
     _print(flags, run)
     if run.faulty or (bench_options.does("plan") and run.unserved):
         raise typer.Exit(common.SOME_FAILED)
-
-
-def _flags(arguments: dict[str, Any]) -> SimpleNamespace:
-    """Return the arguments of the command, which has no --knobs, by the names of its options."""
-    return options.flags_of({**arguments, "knobs": None}, REPEATABLE)
 
 
 def _options(flags: SimpleNamespace) -> BenchOptions:
@@ -211,7 +206,7 @@ def _context_of(words: Sequence[str]) -> Any:
 
 def _parse_line(words: list[str]) -> SimpleNamespace:
     """Return the words of a line as flags."""
-    return _flags(_context_of(words).params)
+    return options.flags_of(_context_of(words).params, REPEATABLE)
 
 
 def problems_of_words(words: Sequence[str]) -> list[ListedProblem]:
@@ -224,7 +219,9 @@ def problems_of_words(words: Sequence[str]) -> list[ListedProblem]:
         is_default = context.get_parameter_source(parameter.name).name == "DEFAULT"
         if not is_default and parameter.name.rstrip("_") not in PROBLEM_OPTIONS:
             raise misuse(f"behind --: {parameter.opts[0]} does not say which problems")
-    return [item.listed for item in items_of(_flags(context.params), _parse_line)]
+    return [
+        item.listed for item in items_of(options.flags_of(context.params, REPEATABLE), _parse_line)
+    ]
 
 
 def _run(

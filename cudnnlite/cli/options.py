@@ -156,7 +156,7 @@ HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a rep
 
 NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
 # The flags of those fields of the policy whose flag has another name.
-_OTHER_FLAGS = {"layouts": "--also-layout", "search_seconds": "--knobs"}
+_OTHER_FLAGS = {"layouts": "--also-layout"}
 
 
 def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleNamespace:
@@ -186,8 +186,6 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
     values["layouts"] = _parse_other_layouts(flags.also_layout)
     if flags.engines:
         values["search"] = "engines"
-    if flags.knobs is not None:
-        values |= {"search": "knobs", "search_seconds": flags.knobs}
     with report_misuse():
         parsed = {
             name: parse_field(name, value, _OTHER_FLAGS.get(name, f"--{name.replace('_', '-')}"))

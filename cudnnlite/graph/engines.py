@@ -33,8 +33,6 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
 from cudnnlite.graph.operation_graph import Graph
 from cudnnlite.problems.results import AlgorithmResult
 
-# All values of a knob are tried if it has at most this many; otherwise the nearby ones.
-_FEW_VALUES = 16
 # The number of descriptors for the knobs of a configuration; more are made if it has more knobs.
 FEW_KNOBS = 8
 # A heuristic is asked for one configuration first, and each time for this many times more.
@@ -306,16 +304,6 @@ def _with_notes(
     return Configuration(engine, descriptor, api.engine_version, *notes)
 
 
-def engine_descriptor(graph: Graph, index: int) -> BackendDescriptor:
-    """Return the descriptor of a graph's engine by its number; the graph owns it.
-
-    CudnnError if the graph has no such engine.
-    """
-    return graph.shared(
-        "ENGINE", operation_graph=graph.descriptor, global_index=index, **graph.device
-    )
-
-
 def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     """Return the configuration of an engine for a graph.
 
@@ -324,7 +312,9 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     CudnnError
         The graph has no such engine, or the engine has no such knobs.
     """
-    native = engine_descriptor(graph, engine.index)
+    native = graph.shared(
+        "ENGINE", operation_graph=graph.descriptor, global_index=engine.index, **graph.device
+    )
     choices = [
         graph.shared("KNOB_CHOICE", knob_type=knob, knob_value=value)
         for knob, value in engine.choices
@@ -347,38 +337,3 @@ def _configure_if_possible(graph: Graph, engine: Engine, stack: ExitStack) -> Co
         raise
     except CudnnError:
         return None
-
-
-class Knob(NamedTuple):
-    """A knob of an engine; its values are every `step` from `least` to `most`."""
-
-    kind: BackendKnobType
-    least: int
-    most: int
-    step: int
-
-    def near(self, value: int | None) -> list[int]:
-        """Return the values to try after `value`; None stands for the engine's own choice."""
-        values = range(self.least, self.most + 1, max(self.step, 1))
-        if len(values) <= _FEW_VALUES:
-            return [other for other in values if other != value]
-        start = self.least if value is None else value
-        nearby = (start - self.step, start + self.step, start // 2, start * 2)
-        candidates = dict.fromkeys((*nearby, self.least, self.most))
-        return [other for other in candidates if other in values and other != value]
-
-
-def knobs_of(graph: Graph, index: int) -> tuple[Knob, ...]:
-    """Return the knobs that an engine has for a graph."""
-    with ExitStack() as stack:
-        descriptors = engine_descriptor(graph, index).get_descriptors("knob_info", stack)
-        names = ("type", "minimum_value", "maximum_value", "stride")
-        return tuple(Knob(*(descriptor.get(name) for name in names)) for descriptor in descriptors)
-
-
-def neighbours(engine: Engine, knobs: tuple[Knob, ...]) -> Iterator[Engine]:
-    """Yield the engines that differ from one in the value of one knob."""
-    choices = dict(engine.choices)
-    for knob in knobs:
-        for value in knob.near(choices.get(knob.kind)):
-            yield Engine(engine.index, choices | {knob.kind: value})

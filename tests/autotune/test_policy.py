@@ -23,8 +23,7 @@ VALUES = {
     "layouts": (["NHWC", "NCHW"], ("NHWC", "NCHW")),
     "interface": ("graph", "graph"),
     "flush_l2": (True, True),
-    "search": ("knobs", "knobs"),
-    "search_seconds": (2.5, 2.5),
+    "search": ("engines", "engines"),
 }
 ALLOWED_MATH = (
     "allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, TENSOR_OP_ALLOW_CONVERSION, FMA, in "
@@ -122,8 +121,7 @@ WRONG = [
     ("layouts", 4, "'NCHW', 'NHWC'"),
     ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),
-    ("search", "all", "'heuristics', 'engines', 'knobs'"),
-    ("search_seconds", 0, "a number of seconds above 0"),
+    ("search", "all", "'heuristics', 'engines'"),
 ]
 
 

@@ -27,7 +27,6 @@ from cudnnlite import (
     rnn_forward,
 )
 from cudnnlite.autotune.entries import (
-    _POLICY_OF_FORMAT_1,
     LEFT_OUT,
     SCHEMA,
     DeviceIdentity,
@@ -329,7 +328,7 @@ def test_every_field_of_the_device_changes_the_key(name):
 
 @pytest.mark.parametrize("name", POLICY_VALUES)
 def test_every_field_of_the_policy_changes_the_key(name):
-    base = TuningPolicy(search="knobs" if name == "search_seconds" else "heuristics")
+    base = TuningPolicy()
     changed = base.replace(**{name: POLICY_VALUES[name][0]})
     assert getattr(changed, name) != getattr(base, name)
     assert key(policy=changed).digest != key(policy=base).digest
@@ -337,10 +336,7 @@ def test_every_field_of_the_policy_changes_the_key(name):
 
 
 def test_what_says_nothing_does_not_change_the_key():
-    """A key has no seconds of a search without a time limit, and no default alignment."""
-    assert key(policy=OLD_POLICY.replace(search_seconds=2.5)) == key()
-    engines = TuningPolicy(search="engines")
-    assert key(policy=engines.replace(search_seconds=2.5)) == key(policy=engines) != key()
+    """A key has no default alignment."""
     assert key(alignments={"x": 256, "y": 4096}) == key(alignments={})
 
 
@@ -350,9 +346,9 @@ PINNED = {
         key(alignments={}),
         "e52caaeab1ca500027996f92244319523bc9851295a241b9d953cdc9f4fbaca0",
     ),
-    "a search over knobs": (
-        key(rnn(), {}, OLD_POLICY.replace(search="knobs", search_seconds=2.5)),
-        "e48a20c4205c6202b4ff3ab678992b365d51c138c24814ac422d3eb861690905",
+    "a search over engines": (
+        key(rnn(), {}, OLD_POLICY.replace(search="engines")),
+        "307b699e95cb2bbafd84bdb8f401fec669935c5e131b9fedf6b1e2bcd97064c8",
     ),
 }
 LOST = (
@@ -381,7 +377,6 @@ DEFAULTS = {
     "interface": None,
     "flush_l2": False,
     "search": "heuristics",
-    "search_seconds": 10,
 }
 
 
@@ -412,15 +407,13 @@ FIRST_FIELDS = "_POLICY_OF_FORMAT_1 has the fields that keys of format 1 had: ne
 
 def test_the_digest_of_format_1():
     """Every field of the policy was in the key then."""
-    usual, knobs = (pinned_key for pinned_key, _ in PINNED.values())
+    usual, engines = (pinned_key for pinned_key, _ in PINNED.values())
     assert usual.digests[1:] == (
         "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2",
     ), FIRST_FIELDS
-    assert knobs.digests[1:] == (
-        "7f34e4e21f78bb7c46fed3726c2ffddc2b70e8b9e25400f56421f338d5ae483f",
+    assert engines.digests[1:] == (
+        "393fae3f3da34af2acee9f6014febd90b3c6502b73a0ed38b5eee06861d9b338",
     ), FIRST_FIELDS
-    nothing_usual = TuningPolicy(**{name: POLICY_VALUES[name][0] for name in _POLICY_OF_FORMAT_1})
-    assert len(key(policy=nothing_usual).digests) == 1
 
 
 @pytest.mark.parametrize("name", ALIGNMENTS)

@@ -522,8 +522,7 @@ def test_the_flags_of_the_policy(tuner):
         "--interface",
         "graph",
         "--flush-l2",
-        "--knobs",
-        "3",
+        "--engines",
     )
     assert result.exit_code == 1
     policy = tuner.options["policy"]
@@ -536,8 +535,7 @@ def test_the_flags_of_the_policy(tuner):
         layouts=("NHWC", "NCHW"),
         interface="graph",
         flush_l2=True,
-        search="knobs",
-        search_seconds=3.0,
+        search="engines",
     )
     usual = TuningPolicy().to_plain()
     unchanged = {name for name, value in policy.to_plain().items() if value == usual[name]}
@@ -551,15 +549,10 @@ def test_a_file_may_begin_like_somebodys_home(tmp_path, monkeypatch):
     assert (tmp_path / "~nobody.csv").is_file()
 
 
-@pytest.mark.parametrize(
-    ("flags", "search"),
-    [((), "heuristics"), (("--engines",), "engines"), (("--engines", "--knobs", 3), "knobs")],
-)
+@pytest.mark.parametrize(("flags", "search"), [((), "heuristics"), (("--engines",), "engines")])
 def test_how_far_is_searched(tuner, flags, search):
     autotune(*CONVOLUTION, *flags)
-    assert tuner.options["policy"] == TuningPolicy(
-        search=search, **{"search_seconds": 3.0} if "--knobs" in flags else {}
-    )
+    assert tuner.options["policy"] == TuningPolicy(search=search)
 
 
 def test_where(tuner, tmp_path, monkeypatch):
@@ -626,7 +619,6 @@ MISUSE = {
     "cell='lstn' ": ["--rnn", "lstn:steps=1,batch=1,input=1,hidden=1"],
     "--workspace-limit='much' is not a size": [*CONVOLUTION, "--workspace-limit", "much"],
     "--objective='speed'; allowed: 'latency', 'device'": [*CONVOLUTION, "--objective", "speed"],
-    "--knobs=-1.0; needed: a number of seconds above 0": [*CONVOLUTION, "--knobs", "-1"],
     "--onnx a.onnx: dtype='int8'; allowed: ": ["--onnx", "a.onnx", "--dtype", "int8"],
     "--onnx a.onnx: layout='N'; allowed: ": ["--onnx", "a.onnx", "--layout", "N"],
     "Invalid value for '--html'": [*CONVOLUTION, "--html", "x" * 300 + ".html"],

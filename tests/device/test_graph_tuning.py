@@ -126,15 +126,6 @@ def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
         assert choice.workspace == 0
 
 
-def test_knobs_are_searched(handle: dnn.Handle) -> None:
-    handle.timing = QUICK
-    policy = dnn.TuningPolicy(search="knobs", search_seconds=0.3)
-    with dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
-        table = tuner.tune(product())
-    assert "settings of knobs tried" in table.timing
-    assert table[0].ok
-
-
 def test_the_users_operands(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
     a = handle.array(np.ones((1, 64, 32)), dtype="float16")
     b = handle.array(np.ones((1, 32, 48)), dtype="float16")

@@ -477,7 +477,6 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "interface": None,
         "flush_l2": False,
         "search": "engines",
-        "search_seconds": 2.5,
     },
     "Workspace": lambda t: {"device": t.device, "workspace_limit": "1 MiB"},
     "CapturedGraph": lambda t: {"handle": t.handle},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 
 import numpy as np
@@ -77,6 +78,11 @@ def test_a_layout_in_c_goes_with_every_rank(c_name, layouts):
 def test_a_layout_in_c_that_a_rank_lacks_is_refused():
     with pytest.raises(dnn.ArgumentError, match="layout='CUDNN_TENSOR_NCHW_VECT_C' is not a"):
         dnn.TensorSpec((1, 4, 2), layout="CUDNN_TENSOR_NCHW_VECT_C")
+
+
+def test_an_engine_is_a_value_of_pythons_own_numbers():
+    engine = dnn.Engine(np.int64(3), {"STAGES": np.int64(2)})
+    assert json.loads(json.dumps(engine.to_plain())) == dnn.Engine(3, {"STAGES": 2}).to_plain()
 
 
 def test_an_engine_takes_knobs_by_their_names_in_c():

@@ -191,7 +191,6 @@ def search_rnn_forward(
     objective: str = "device",
     flush_l2: bool = False,
     replay: bool = False,
-    note: str = "",
 ) -> AlgorithmTable:
     """Time and check candidates as `rnn_forward.find` does.
 
@@ -212,8 +211,6 @@ def search_rnn_forward(
         See `Contest`.
     replay : bool
         As in `rnn_forward.find`.
-    note : str
-        Text that is appended to the table's description of its times.
     """
     standard_key = plan_key(problem)
     spec, data = standard_key.spec, problem.data
@@ -234,7 +231,7 @@ def search_rnn_forward(
     return AlgorithmTable(
         rows,
         title=str(problem),
-        timing=contest.timing + note,
+        timing=contest.timing,
         device_memory=contest.memory,
         work=work_of(problem),
         peaks=peaks_of(handle.device),
