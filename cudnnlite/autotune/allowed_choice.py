@@ -196,7 +196,7 @@ def _candidates_for_graph(
     """Yield the engines for a graph, with the reason if the policy excludes one."""
     with ExitStack() as stack:
         native = lower(problem.graph, handle, stack)
-        rows = [*graphs.engine_candidates(native, policy, graphs.rules_of(native, policy))]
+        rows = [*graphs.engine_candidates(native, policy)]
     yield from rows
 
 

@@ -335,7 +335,6 @@ class Tuner(Closable):
             self._allowed_choices[key] = choice
         return self._allowed_choices[key]
 
-
     def _measure_if_possible(
         self,
         problem: Problem,

@@ -197,7 +197,6 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
             # An engine that the caller named refuses operands that are not aligned.
             self._alignments = {}
 
-
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> tuple[DeviceArray, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.operations.convolution.algorithms import (
     check_interface,
@@ -176,7 +176,6 @@ class ConvolutionRequest(Request[DeviceArray]):
     def _alignments(self) -> dict[str, int]:
         """Return the alignments of those operands that are arrays, by name."""
         return {name: alignment_of(array) for name, array in self._arrays().items()}
-
 
     def make_plan(self) -> ConvolutionPlan:
         """Return a new plan, with the tuner's choice if there is one."""

@@ -12,7 +12,6 @@ from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, as
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
-from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.layer_formulas import LayerFormulas
