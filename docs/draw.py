@@ -16,9 +16,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.ticker import LogFormatter
 
-from cudnnlite.bench.page import plot_roofline
-from cudnnlite.bench.rows import BenchRun, load_run
+from cudnnlite.bench.rows import BenchRow, load_run
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"
@@ -377,29 +377,39 @@ def rooflines() -> None:
     """Draw the rows of each run that is kept under the roofline of its GPU."""
     for path in sorted(RUNS.glob("bench_*.json")):
         run = load_run(path)
-        axis = plot_roofline(run)
+        figure, axis = plt.subplots(figsize=(5.2, 4.6))
+        rows = [row for row in run.rows if row.tflops]
+        draw_roofline(axis, rows, run.facts["roofs"])
         facts = run.facts
         title = f"{facts['device']}, cuDNN {facts['cuDNN']}, {facts['time'][:10]}"
         axis.set_title(title, fontsize=8.5, loc="left")
-        for place, label in row_labels(run).items():
-            axis.annotate(
-                label, place, xytext=(3, 3), textcoords="offset points", fontsize=6.5, color="#444"
-            )
-        save(axis.figure, f"roofline_{path.stem.removeprefix('bench_')}")
+        save(figure, f"roofline_{path.stem.removeprefix('bench_')}")
 
 
-def row_labels(run: BenchRun) -> dict[tuple[float, float], str]:
-    """Return what names each point of a roofline: its row's name without the words that all have."""
-    names = {
-        (row.flops / row.nbytes, row.tflops): row.name.split() for row in run.rows if row.tflops
-    }
-    if not names:  # nothing was timed on a GPU
-        return {}
-    shared = set.intersection(*map(set, names.values()))
-    return {
-        place: " ".join(word for word in words if word not in shared)
-        for place, words in names.items()
-    }
+def draw_roofline(axis: Any, rows: list[BenchRow], roofs: dict[str, Any]) -> None:
+    """Draw a point for each row, and the roof of each unit that multiplies for one of them."""
+    intensities = [row.flops / row.nbytes for row in rows]
+    rates = [row.tflops for row in rows]
+    axis.set(xscale="log", yscale="log", xlabel="FLOP a byte of operands", ylabel="TFLOP/s")
+    for scale in (axis.xaxis, axis.yaxis):  # 1000, not a power of ten
+        scale.set_major_formatter(LogFormatter())
+        scale.set_minor_formatter(LogFormatter())
+    axis.plot(intensities, rates, "o", color=OURS, zorder=3)
+    shared = set.intersection(*(set(row.name.split()) for row in rows))
+    for row, *place in zip(rows, intensities, rates, strict=True):
+        label = " ".join(word for word in row.name.split() if word not in shared)
+        axis.annotate(
+            label, place, xytext=(3, 3), textcoords="offset points", fontsize=6.5, color="#444"
+        )
+    bandwidth = roofs["bandwidth"] / 1e12
+    for unit in sorted({row.unit for row in rows}):
+        peak = roofs["flops"][unit] / 1e12
+        ridge = peak / bandwidth
+        left, right = min(*intensities, ridge) / 2, max(*intensities, ridge) * 2
+        axis.plot(
+            (left, ridge, right), (left * bandwidth, peak, peak), color=OTHERS[0], linewidth=1
+        )
+        axis.text(right, peak, unit, ha="right", va="bottom", color="#626b76", fontsize=8)
 
 
 def save(figure: Any, name: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 _PT_LOAD, _SHT_DYNSYM = 1, 11
-_STB_LOCAL = 0
 # The tables of segments and of sections: where they begin, the size of an entry, and how many.
 _HEADER = struct.Struct("<32xQQ6xHHHH2x")
 _MACHINE = struct.Struct("<18xH")  # at the beginning of the header
@@ -113,39 +112,6 @@ def read_version(path: str | os.PathLike[str]) -> str:
             return _version_in(content, _header_of(file))
     except _DAMAGED as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def exported_names(path: str | os.PathLike[str]) -> frozenset[str]:
-    """Return the names of the symbols that a file defines for others, without their versions.
-
-    ValueError and OSError as of `read_version`.
-    """
-    try:
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            sections = _sections_of(content, _header_of(file))
-            return frozenset(
-                name
-                for symbols in sections
-                if symbols.kind == _SHT_DYNSYM
-                for name in _defined_names(content, symbols, sections)
-            )
-    except _DAMAGED as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def _defined_names(
-    content: mmap.mmap, symbols: _Section, sections: list[_Section]
-) -> Iterator[str]:
-    strings = sections[symbols.link]
-    names = content[strings.offset : strings.offset + strings.size]
-    table = content[symbols.offset : symbols.offset + symbols.size]
-    for name, info, _, section, *_ in _SYMBOL.iter_unpack(table):
-        is_local = info >> 4 == _STB_LOCAL
-        if section and not is_local:
-            yield names[name : names.index(b"\0", name)].decode("ascii", errors="replace")
 
 
 def _header_of(file: BinaryIO) -> tuple[int, ...]:

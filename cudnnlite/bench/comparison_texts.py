@@ -1,15 +1,11 @@
-"""A comparison of two runs as lines for people, as Markdown for an issue, and as a page."""
+"""A comparison of two runs as lines for people, and as Markdown for an issue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from cudnnlite.bench.comparison import SERVED, STILL_WRONG, Pair, RunComparison
-from cudnnlite.bench.page import render
 from cudnnlite.bench.rows import BenchRow, BenchRun
-from cudnnlite.report.templates import write_page
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
@@ -18,7 +14,7 @@ _NO_TIMES = "the times are not compared: a side was not timed on a GPU"
 _NOTHING_RAN = "--mode list plans and runs nothing: what is served and chosen is not compared"
 
 
-def side_line(letter: str, name: str, run: BenchRun) -> str:
+def _side_line(letter: str, name: str, run: BenchRun) -> str:
     """Return a side in a line: its name, and where it ran."""
     facts = run.facts
     words = [f"{letter}: {name}"]
@@ -30,7 +26,7 @@ def side_line(letter: str, name: str, run: BenchRun) -> str:
     return printable(", ".join(words))
 
 
-def summary_lines(comparison: RunComparison) -> Iterator[str]:
+def _summary_lines(comparison: RunComparison) -> Iterator[str]:
     """Yield the results for the model."""
     totals, mean = comparison.totals, comparison.mean
     if totals is not None and mean is not None:
@@ -51,24 +47,29 @@ def summary_lines(comparison: RunComparison) -> Iterator[str]:
 
 
 def lines_of(
-    comparison: RunComparison, names: Sequence[str], *, every: bool = False
+    comparison: RunComparison,
+    names: Sequence[str],
+    *,
+    every: bool = False,
+    notes: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield the lines for people: the sides, the pairs that differ, and the sums.
+    """Yield the lines for people: the sides, the pairs that differ, the sums, and the notes.
 
     With `every` all pairs are listed.
     """
-    yield side_line("A", names[0], comparison.a)
-    yield side_line("B", names[1], comparison.b)
+    yield _side_line("A", names[0], comparison.a)
+    yield _side_line("B", names[1], comparison.b)
     pairs = [pair for pair in comparison.pairs if every or pair.verdicts]
     if pairs:
         rows = [_HEADING, *(_cells(pair, comparison) for pair in pairs)]
         yield from aligned(rows, _HEADING[:3], empty=("-",))
     for pair in pairs:
-        yield from (f"{printable(pair.title)}: {reason}" for reason in reasons_of(pair))
-    yield from summary_lines(comparison)
+        yield from (f"{printable(pair.title)}: {reason}" for reason in _reasons_of(pair))
+    yield from _summary_lines(comparison)
+    yield from notes
 
 
-def reasons_of(pair: Pair) -> Iterator[str]:
+def _reasons_of(pair: Pair) -> Iterator[str]:
     """Yield why a side is worse, where the figures do not say it."""
     if pair.a is not None and SERVED in pair.verdicts:
         yield printable(f"with A {pair.a.status}")
@@ -120,99 +121,37 @@ def _choice(row: BenchRow | None) -> str:
     return printable(row.candidate) or "-"
 
 
-def markdown_of(comparison: RunComparison, names: Sequence[str]) -> str:
-    """Return the comparison as Markdown, with the lines that repeat what became worse."""
+def markdown_of(comparison: RunComparison, names: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """Return the comparison as Markdown, with the lines that repeat what became worse.
+
+    The notes are behind the summary.
+    """
     lines = ["### cudnnlite compare", ""]
     for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True):
-        lines.append(f"- {escaped(side_line(letter, name, run))}")
-    lines += ["", *map(escaped, summary_lines(comparison))]
+        lines.append(f"- {_escaped(_side_line(letter, name, run))}")
+    lines += ["", *map(_escaped, [*_summary_lines(comparison), *notes])]
     pairs = [pair for pair in comparison.pairs if pair.verdicts]
     if pairs:
-        lines += ["", table_row(_HEADING), table_row(["---"] * len(_HEADING))]
-        lines += [table_row(escaped_cells(_cells(pair, comparison))) for pair in pairs]
+        lines += ["", _table_row(_HEADING), _table_row(["---"] * len(_HEADING))]
+        lines += [_table_row(map(_escaped, _cells(pair, comparison))) for pair in pairs]
     for pair in pairs:
         if not pair.fails:
             continue
-        lines += ["", f"**{escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
-        lines += [f"- {escaped(reason)}" for reason in reasons_of(pair)]
+        lines += ["", f"**{_escaped(printable(pair.title))}**: {', '.join(pair.verdicts)}"]
+        lines += [f"- {_escaped(reason)}" for reason in _reasons_of(pair)]
         line = pair.either.line
         if line:
             lines += ["", "```console", f"$ {printable(line)}", "```"]
     return "\n".join(lines) + "\n"
 
 
-def escaped_cells(cells: Sequence[str]) -> list[str]:
-    """Return cells as Markdown shows them unchanged."""
-    return [escaped(cell) for cell in cells]
-
-
-def table_row(cells: Sequence[str]) -> str:
+def _table_row(cells: Iterable[str]) -> str:
     """Return cells as a row of a table of Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
-def escaped(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return a text without what Markdown would read as markup."""
     for character in "\\`*_<>|[]":
         text = text.replace(character, f"\\{character}")
     return text
-
-
-def write_html(
-    path: Path, comparison: RunComparison, names: Sequence[str], notes: Sequence[str] = ()
-) -> None:
-    """Write the comparison as one page that loads nothing, with notes behind its summary.
-
-    Raises
-    ------
-    ArgumentError, MissingPackageError
-        The file cannot be written; jinja2 is not installed.
-    """
-    sides = [
-        side_line(letter, name, run)
-        for letter, name, run in zip("AB", names, (comparison.a, comparison.b), strict=True)
-    ]
-    write_sections(path, sides, [section_of(comparison, notes=notes)])
-
-
-class Section(NamedTuple):
-    """The part of a page about one comparison: a summary, and a row for each pair."""
-
-    title: str
-    summary: list[str]
-    rows: list[tuple[Pair, tuple[str, ...], list[str]]]
-
-
-def section_of(comparison: RunComparison, title: str = "", notes: Sequence[str] = ()) -> Section:
-    """Return what a page shows of a comparison, with notes behind its summary."""
-    summary = [*summary_lines(comparison), *notes]
-    rows = [(pair, _cells(pair, comparison), [*reasons_of(pair)]) for pair in comparison.pairs]
-    return Section(title, summary, rows)
-
-
-def write_sections(
-    path: Path,
-    sides: Sequence[str],
-    sections: Sequence[Section],
-    costs: Sequence[Sequence[str]] = (),
-) -> None:
-    """Write sections as one page that loads nothing.
-
-    Parameters
-    ----------
-    path : Path
-        The path of the page.
-    sides : sequence of str
-        Lines about the sides, which come first.
-    sections : sequence of Section
-        One for each comparison.
-    costs : sequence of sequence of str
-        The rows of a table before the sections, its heading first; no table if there are none.
-
-    Raises
-    ------
-    ArgumentError, MissingPackageError
-        The file cannot be written; jinja2 is not installed.
-    """
-    page = render("compare.html", sides=sides, costs=costs, sections=sections, heading=_HEADING)
-    write_page(path, page)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cudnnlite._raw.library import front_of
 from cudnnlite.arguments import refused_as
-from cudnnlite.bench.libraries import library_facts, run_of_answers
+from cudnnlite.bench.libraries import run_of_answers
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.bench import name_of, problems_of_words, words_for
 from cudnnlite.cli.common import failure, tell
@@ -23,13 +23,11 @@ from cudnnlite.texts import counted, printable
 def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) -> list[BenchRun]:
     """Return each library's answers about the problems that options of `bench` name.
 
-    Ends the command for a GPU or an option that is not known; ArgumentError or LibraryError for a
-    library that cannot be asked.
+    Ends the command for a GPU or an option that is not known; LibraryError for a library that
+    cannot be asked.
     """
     properties = gpu_of(gpu)
     fronts = [front_of(Path(library)).resolve() for library in libraries]
-    for front in fronts:
-        library_facts(front)  # refuses any file but a libcudnn before a question
     items = _askable(problems_of_words(words))
     command = _command(libraries, gpu)
     runs = []

@@ -104,7 +104,9 @@ def autotune(
     ] = False,
     json_: common.JSONOption = False,
     csv: options.CSV = None,
-    html: options.HTML = None,
+    html: Annotated[
+        _Path, options.output_file(metavar="FILE.html", help="Write a report: one page.")
+    ] = None,
     plot: Annotated[
         _Path, options.output_file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")
     ] = None,
@@ -152,6 +154,7 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
     """Return the files to write with their writers; end the command if one cannot be written."""
     options.check_outputs(flags)
+    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
     common.check_output("--plot", flags.plot, FORMATS, "matplotlib")
     common.check_output("--save-problems", flags.save_problems, (".json",))
     csv = None if flags.csv == options.STDOUT else flags.csv

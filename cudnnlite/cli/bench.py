@@ -17,7 +17,6 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.bench import page
 from cudnnlite.bench.lists import LISTS
 from cudnnlite.bench.measuring import MODES, RUNS, BenchOptions, bench_problem
 from cudnnlite.bench.rows import BenchRow, BenchRun
@@ -140,7 +139,6 @@ def bench(
             metavar="FILE.json", help="Write the run, for `cudnnlite compare`. A link is replaced."
         ),
     ] = None,
-    html: options.HTML = None,
     c: Annotated[
         _Path,
         options.output_file(
@@ -373,7 +371,6 @@ def _write_programs(
 def _write_files(flags: SimpleNamespace, run: BenchRun) -> None:
     writers: list[tuple[Path | None, Callable[[Path], object]]] = [
         (flags.save, lambda path: write_named_file(path, _json(run).encode())),
-        (flags.html, lambda path: page.write_html(path, run)),
     ]
     if flags.csv != options.STDOUT:
         writers.append(

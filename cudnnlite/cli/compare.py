@@ -6,29 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import split
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import typer
 
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of, why_no_front
 from cudnnlite.autotune.cache import TuningCache, check_place, is_rehearsal
 from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.bench import comparison_texts, wishes
 from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
-from cudnnlite.bench.libraries import (
-    ABSENT_DEVICE,
-    NO_DEVICE,
-    LibraryFacts,
-    libraries_to_plain,
-    library_facts,
-    library_lines,
-)
+from cudnnlite.bench.comparison_texts import lines_of, markdown_of
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
-from cudnnlite.bench.wishes import cost_lines, cost_markdown, costs_to_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
@@ -48,6 +38,14 @@ EXIT_CODES = (
 _STDOUT = Path("-")
 _Path: TypeAlias = Path | None
 _PERCENT = 100.0
+_NO_DEVICE = (
+    "no GPU: what is served and chosen is what was recorded on a GPU with one cuDNN; the libraries "
+    "themselves were asked for descriptors and shapes alone.  --gpu NAME asks them for more"
+)
+_ABSENT_DEVICE = (
+    "each cuDNN was asked which engine it serves first on that GPU, which is absent: nothing ran, "
+    "and nothing is said of times"
+)
 
 
 class _Side(NamedTuple):
@@ -91,10 +89,7 @@ def compare(
         typer.Option(
             "--with",
             metavar="'OPTIONS'",
-            help=(
-                "Twice: further options of `bench` for A and for B, as '--dtype float16'.  More often: "
-                "what each costs the model, beside the first."
-            ),
+            help="Twice: further options of `bench` for A and for B, as '--dtype float16'.",
         ),
     ] = None,
     slower: Annotated[
@@ -119,9 +114,6 @@ def compare(
         _Path,
         typer.Option(parser=common.path, metavar="FILE.md|-", help="Write Markdown, for an issue."),
     ] = None,
-    html: Annotated[
-        _Path, typer.Option(parser=common.path, metavar="FILE.html", help="Write a page.")
-    ] = None,
 ) -> None:
     """Compare two libraries, two policies, two saved runs or two caches.
 
@@ -136,7 +128,6 @@ def compare(
     if markdown == _STDOUT and as_json:
         raise misuse("--markdown - and --json exclude each other")
     common.check_output("--markdown", None if markdown == _STDOUT else markdown, (".md",))
-    common.check_output("--html", html, (".html", ".htm"), "jinja2")
     thresholds = Thresholds(slower / _PERCENT, model_slower / _PERCENT, error_factor)
     with report_errors():
         if gpu is not None:
@@ -147,96 +138,25 @@ def compare(
         else:
             refuse_rehearsal_beside_gpu(words, [is_rehearsal(Path(word)) for word in words])
             sides = [_saved_side(Path(word)) for word in words]
-        first = sides[0].run
-        comparisons = [
-            RunComparison(first, side.run, thresholds, time=time, in_order=bool(policies))
-            for side in sides[1:]
-        ]
-        names = [side.name for side in sides]
-        result = _Result(
-            comparisons,
-            names,
-            files=_library_files(sides) if libraries else None,
-            why_no_times=NO_DEVICE if gpu is None else ABSENT_DEVICE,
-        )
-        if html is not None:
-            result.write_html(html)
-            tell(f"{html} is written")
+        a, b = sides
+        names = [a.name, b.name]
+        comparison = RunComparison(a.run, b.run, thresholds, time=time, in_order=bool(policies))
+        notes = []
+        asked_libraries = libraries and "libcudnn" in a.run.facts  # --mode list loads none
+        if asked_libraries and not comparison.has_times:
+            notes = [_NO_DEVICE if gpu is None else _ABSENT_DEVICE]
         if markdown not in (None, _STDOUT):
             assert markdown is not None
-            write_named_file(markdown, result.markdown().encode())
+            write_named_file(markdown, markdown_of(comparison, names, notes).encode())
             tell(f"{markdown} is written")
     if as_json:
-        say(json.dumps(result.to_plain(), indent=2))
+        say(json.dumps(comparison.to_plain(names), indent=2))
     elif markdown == _STDOUT:
-        say(result.markdown().rstrip("\n"))
+        say(markdown_of(comparison, names, notes).rstrip("\n"))
     else:
-        say("\n".join(result.lines(every=every)))
-    if result.fails:
+        say("\n".join(lines_of(comparison, names, every=every, notes=notes)))
+    if comparison.fails:
         raise typer.Exit(common.SOME_FAILED)
-
-
-class _Result:
-    """One comparison of two sides, or what several wishes cost: those of each with the first.
-
-    `files` is what the files of two libraries say, if these are compared; `why_no_times` is what
-    a comparison of them cannot say if they have none.
-    """
-
-    def __init__(
-        self,
-        comparisons: Sequence[RunComparison],
-        names: Sequence[str],
-        *,
-        files: tuple[LibraryFacts, LibraryFacts] | None,
-        why_no_times: str,
-    ) -> None:
-        self._comparisons, self._names = comparisons, names
-        self._files, self._why_no_times = files, why_no_times
-
-    @property
-    def fails(self) -> bool:
-        """Whether a side is worse than the first in something that counts."""
-        return any(comparison.fails for comparison in self._comparisons)
-
-    def lines(self, *, every: bool) -> Iterator[str]:
-        """Return the lines for people."""
-        if len(self._comparisons) > 1:
-            return cost_lines(self._comparisons, self._names)
-        lines = comparison_texts.lines_of(self._comparisons[0], self._names, every=every)
-        return chain(lines, self._library_lines())
-
-    def _library_lines(self) -> Iterator[str]:
-        """Yield the facts in the libraries' files, and the limits of a comparison without a GPU."""
-        if self._files is not None:
-            yield from library_lines(*self._files)
-            if not self._comparisons[0].has_times:
-                yield self._why_no_times
-
-    def markdown(self) -> str:
-        """Return the lines for an issue."""
-        if len(self._comparisons) > 1:
-            return cost_markdown(self._comparisons, self._names)
-        text = comparison_texts.markdown_of(self._comparisons[0], self._names)
-        lines = "".join(f"- {comparison_texts.escaped(line)}\n" for line in self._library_lines())
-        return f"{text}\n{lines}" if lines else text
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        if len(self._comparisons) > 1:
-            return costs_to_plain(self._comparisons, self._names)
-        plain = self._comparisons[0].to_plain(self._names)
-        if self._files is not None:
-            plain["libraries"] = libraries_to_plain(*self._files)
-        return plain
-
-    def write_html(self, path: Path) -> None:
-        """Write the page of two sides, or of the costs of several wishes."""
-        if len(self._comparisons) > 1:
-            wishes.write_html(path, self._comparisons, self._names)
-            return
-        (comparison,) = self._comparisons
-        comparison_texts.write_html(path, comparison, self._names, [*self._library_lines()])
 
 
 def _check(
@@ -246,9 +166,8 @@ def _check(
         raise misuse(f"--time {time}; allowed: {', '.join(TIMES)}")
     if len(libraries) not in (0, 2):
         raise misuse("--libcudnn is needed twice, for A and for B")
-    has_too_many_policies = libraries and len(policies) > 2
-    if len(policies) == 1 or has_too_many_policies:
-        raise misuse("--with is needed twice, for A and for B, or more often without --libcudnn")
+    if len(policies) not in (0, 2):
+        raise misuse("--with is needed twice, for A and for B")
     needs_options = libraries or policies
     if not needs_options and len(words) != 2:
         raise misuse("compare needs two files or caches, or --libcudnn or --with twice")
@@ -260,18 +179,6 @@ def _check(
             raise misuse(f"--libcudnn {library}: {why_no_front(front)}")
 
 
-def _library_files(sides: Sequence[_Side]) -> tuple[LibraryFacts, LibraryFacts] | None:
-    """Return the facts in the files of the libraries that the sides have loaded.
-
-    None if none was loaded: --mode list needs none.
-    """
-    paths = [side.run.facts.get("libcudnn") for side in sides]
-    if None in paths:
-        return None
-    a, b = (library_facts(Path(str(path))) for path in paths)
-    return a, b
-
-
 def _measured_sides(
     words: Sequence[str], libraries: Sequence[str], policies: Sequence[str]
 ) -> list[_Side]:
@@ -281,7 +188,7 @@ def _measured_sides(
         tell("no GPU: --mode plan, which makes plans and runs nothing")
         words = [*words, "--mode", "plan"]
     sides = []
-    for place in range(max(len(libraries), len(policies))):
+    for place in range(2):
         library = libraries[place] if libraries else ""
         try:
             more = split(policies[place]) if policies else []

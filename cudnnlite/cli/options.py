@@ -152,7 +152,6 @@ CSV = Annotated[
         help="Write the candidates, a line each; - to stdout alone. A link is replaced.",
     ),
 ]
-HTML = Annotated[Path | None, output_file(metavar="FILE.html", help="Write a report: one page.")]
 
 NO_LAYOUT = "none"  # the word that stands for an empty tuple of layouts
 # The flags of those fields of the policy whose flag has another name.
@@ -169,12 +168,11 @@ def flags_of(arguments: Mapping[str, Any], repeatable: Sequence[str]) -> SimpleN
 
 
 def check_outputs(flags: SimpleNamespace) -> None:
-    """End the command if what --csv, --json and --html ask for cannot be written."""
+    """End the command if what --csv and --json ask for cannot be written."""
     if flags.csv == STDOUT and flags.json:
         raise misuse("--csv - and --json exclude each other")
     csv = None if flags.csv == STDOUT else flags.csv
     common.check_output("--csv", csv, (".csv",))
-    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
 
 
 def policy_of(flags: SimpleNamespace) -> TuningPolicy:

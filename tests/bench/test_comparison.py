@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cudnnlite.bench.comparison import RunComparison, Thresholds
-from cudnnlite.bench.comparison_texts import lines_of, markdown_of, write_html
+from cudnnlite.bench.comparison_texts import lines_of, markdown_of
 from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.errors import ArgumentError
 
@@ -203,10 +203,6 @@ def test_all_forms_name_what_became_worse(tmp_path):
     assert "| 100.00 | 150.00 | 1.5000 | GEMM (FMA) | FFT (FMA) | problem one |" in markdown
     assert "- writes \\| behind y" in markdown
     assert "$ cudnnlite bench --two" in markdown
-    write_html(tmp_path / "page.html", comparison, names)
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "writes | behind y" in page
-    assert "cudnnlite bench --one" in page
     plain = json.loads(json.dumps(comparison.to_plain(names)))
     assert plain["fails"] is True
     assert plain["counts"] == {"wrong": 1, "slower": 1, "chosen otherwise": 1}

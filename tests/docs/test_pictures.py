@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from extensions import load
 from markdown_pages import ROOT
+from matplotlib.figure import Figure
 
 from cudnnlite.bench.rows import BenchRow, BenchRun, load_run
 from tools.benchmarks.keep_run import kept
@@ -89,6 +90,23 @@ def test_what_is_kept_of_a_run_draws_its_roofline(tmp_path, monkeypatch):
     assert "a GPU, cuDNN 9.2.1, 2026-01-31" in chart_words
     assert {"TF32", "3", "17"} <= {*chart_words}
     assert not {"20", "net"} & {*chart_words}
+
+
+def test_rows_lie_under_the_roofs_of_their_units(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    draw = importlib.import_module("draw")
+    row = BenchRow("p", flops=4_000_000, nbytes=40_000, tflops=2.0, unit="half")
+    other = replace(row, flops=80_000, tflops=0.5, unit="TF32")
+    axis = Figure().add_subplot()
+    peaks = {"half": 990e12, "TF32": 495e12, "float64": 67e12}
+    draw.draw_roofline(axis, [row, other], {"flops": peaks, "bandwidth": 4.8e12})
+    points, *roofs = axis.lines
+    assert points.get_xydata().tolist() == [[100, 2], [2, 0.5]]
+    assert {roof.get_ydata()[-1] for roof in roofs} == {990, 495}
+    for roof in roofs:
+        (left, low), (ridge, peak), (_, end) = roof.get_xydata().tolist()
+        assert peak == end
+        assert low / left == pytest.approx(peak / ridge) == pytest.approx(4.8)
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md", "docs/benchmarks.md"])

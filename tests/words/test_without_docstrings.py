@@ -57,8 +57,8 @@ def test_every_module_an_operation_and_every_command_with_its_help(tmp_path):
         Path("other").mkdir()
         arguments = {
             "autotune": "--input 1x2x5x5 --filter 3x2x3x3 --cache cache --html tuning.html",
-            "bench": "--input 1x2x5x5 --filter 3x2x3x3 --save run.json --html bench.html --c programs",
-            "compare": "run.json run.json --html compare.html",
+            "bench": "--input 1x2x5x5 --filter 3x2x3x3 --save run.json --c programs",
+            "compare": "run.json run.json",
             "doctor": "",
             "trace": "script.py --c program",
             "demo": "--output edges.png",

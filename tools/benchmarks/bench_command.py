@@ -84,8 +84,7 @@ def print_lists(out: Path, *, small: bool) -> None:
     if not small:
         lists["lstm"] = ("--list", "lstm", "--dtype", "float16")
     for name, words in lists.items():
-        files = ("--save", str(out / f"{name}.json"), "--html", str(out / f"{name}.html"))
-        bench(*words, *files)
+        bench(*words, "--save", str(out / f"{name}.json"))
         run = load_run(out / f"{name}.json")
         rows = sorted(run.chosen, key=lambda row: row.roofline or 0.0)
         table = [("roofline", "bound by", "device us", "TFLOP/s", "GB/s", "same bits", "problem")]
@@ -125,7 +124,7 @@ def compare(out: Path, libraries: list[str]) -> None:
     command = [sys.executable, "-m", "cudnnlite", "compare"]
     for library in libraries:
         command += ["--libcudnn", library]
-    command += ["--html", str(out / "compare.html"), "--markdown", str(out / "compare.md")]
+    command += ["--markdown", str(out / "compare.md")]
     command += ["--", "--lines", str(out / "problems.txt")]
     subprocess.run(command, check=False)
 
