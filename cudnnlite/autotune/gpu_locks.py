@@ -47,19 +47,17 @@ def measuring_alone(device: Device, cache: TuningCache | None = None) -> Iterato
 
 
 @contextmanager
-def locked_device(
-    device: str, like: DeviceIdentity | None = None, avoid_uuid: str = ""
-) -> Iterator[Device]:
+def locked_device(device: str, like: DeviceIdentity | None = None) -> Iterator[Device]:
     """Yield a device that this thread may measure on, alone until the end of the block.
 
     With "cuda", or with "auto" on a machine with GPUs, it is any GPU that no other worker measures
     on.  If this process sees a GPU of the kind `like`, it is of that kind.  The GPU that this
-    thread had before is tried first, and the GPU whose UUID is `avoid_uuid` last.  UUIDs identify
-    GPUs, because CUDA may number them differently in each process.
+    thread had before is tried first.  UUIDs identify GPUs, because CUDA may number them differently
+    in each process.
     """
     gpus: list[tuple[int, DeviceFacts]] = []
     if device.lower() in ("cuda", "auto"):
-        gpus = _order_gpus(like, avoid_uuid)
+        gpus = _order_gpus(like)
     with ExitStack() as stack:
         for index, gpu in cycle(gpus):  # no turn if there is no choice of GPUs
             if _hold_lock(stack, gpu.uuid, wait=False):
@@ -72,7 +70,7 @@ def locked_device(
         yield locked
 
 
-def _order_gpus(like: DeviceIdentity | None, avoid_uuid: str) -> list[tuple[int, DeviceFacts]]:
+def _order_gpus(like: DeviceIdentity | None) -> list[tuple[int, DeviceFacts]]:
     """Return the GPUs with their indices, in the order in which `locked_device` tries them."""
     visible = list(enumerate(visible_gpus()))
     same_kind = [(index, gpu) for index, gpu in visible if like is None or like.is_like(gpu)]
@@ -80,9 +78,9 @@ def _order_gpus(like: DeviceIdentity | None, avoid_uuid: str) -> list[tuple[int,
     # Processes that start together begin at different GPUs.
     first_index = os.getpid()
 
-    def order(item: tuple[int, DeviceFacts]) -> tuple[bool, bool, int]:
-        index, gpu = item
-        return gpu.uuid == avoid_uuid, index != last_index, (index - first_index) % len(visible)
+    def order(item: tuple[int, DeviceFacts]) -> tuple[bool, int]:
+        index, _ = item
+        return index != last_index, (index - first_index) % len(visible)
 
     return sorted(same_kind or visible, key=order)
 

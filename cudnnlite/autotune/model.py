@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
-from cudnnlite.autotune.cache import TuningCache, check_cache_kind
+from cudnnlite.autotune.cache import IN_MEMORY, TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuner import SEARCHES, search_of
-from cudnnlite.autotune.tuning_run import LOCAL_EXECUTORS, TuningRun, hand_over, identify
+from cudnnlite.autotune.tuning_run import TuningRun, hand_over, identify
 from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
@@ -63,20 +63,20 @@ def tune_model(
     device : str, int, device object or Handle, optional
         As in `Handle`.  "cuda" means all GPUs of the same kind as GPU 0; "cuda:1" means GPU 1 only.
         None is "cuda" unless `CUDNNLITE_DEVICE` names another device.  With a handle this process
-        measures on it, and alone unless `workers` is above 1.  The handle stays open.
-        With a handle and an `executor` the handle only sets the device and the workspace limit.
+        measures on it; if `workers` is above 1 or there is an `executor`, the handle only sets the
+        device and the workspace limit.  The handle stays open.
     cache : TuningCache, str or Path, optional
         As in `Tuner`.  Results of the emulated device are written to a rehearsal only.
     policy : TuningPolicy, optional
         The conditions for a choice, and how it is measured.  The default is the least wall time of
         calls.
     executor : concurrent.futures.Executor, optional
-        The executor whose workers measure, instead of this process; any object whose `submit`
-        returns futures is accepted.  Each worker (a process or a thread) takes a GPU of its host
-        that no other worker measures on.  The executor is not shut down.
+        The executor whose workers measure; any object whose `submit` returns futures is accepted.
+        Each worker (a process or a thread) takes a GPU of its host that no other worker measures
+        on.  The executor is not shut down.  The default is a pool of processes on this machine.
     workers : int, optional
-        The number of processes that measure if there is no executor; the current process is one of
-        them.  The default is one for each GPU.
+        The number of processes of that pool.  The default is one for each GPU.  With 1 there is no
+        pool: this process measures.
     progress : True or callable, optional
         True shows a bar on stderr.  A callable is called with (done, total, TunedProblem) for each
         problem.
@@ -99,19 +99,17 @@ def tune_model(
     -----
     TuningWarning
         The list of problems is empty.  Or a worker's GPU is not of the requested kind: the results
-        of that worker are saved for its own kind.  Or a process died: its problem is tried once
-        more.
+        of that worker are saved for its own kind.
 
     Notes
     -----
-    Threads and processes of this machine write their results into the cache's folder.  Other
-    workers return theirs, and this process puts each result into the cache as it arrives.  On a GPU
-    one worker measures at a time, whichever program it belongs to.  Tune GPUs of different kinds in
-    separate runs, into one cache.
+    The workers of an executor return their results, and this process puts each one into the cache
+    as it arrives.  On a GPU one worker measures at a time, whichever program it belongs to.  Tune
+    GPUs of different kinds in separate runs, into one cache.
 
     Examples
     --------
-    In this process, and one more process for each further GPU:
+    In this process, or in one process for each of several GPUs:
 
     >>> x, w = dnn.TensorSpec((1, 8, 14, 14)), dnn.FilterSpec((8, 8, 3, 3))
     >>> problem = dnn.convolution_forward.problem(x, w)
@@ -134,7 +132,7 @@ def tune_model(
     ``mpiexec -n 9 python -m mpi4py.futures program.py``::
 
         executor = ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn"))
-        executor = dask.distributed.Client("scheduler:8786").get_executor()
+        executor = dask.distributed.Client("scheduler:8786")
         executor = mpi4py.futures.MPIPoolExecutor()
     """
     _check_options(policy, executor, workers)
@@ -161,17 +159,16 @@ def tune_model(
         check_cache_kind(cache, is_gpu=not target.identity.is_emulated)
         run = TuningRun(items, cache, policy, target.identity, report)
         missing = run.look_up(target.memory, target.peaks)
-        local_handle = None
-        measures_here = executor is None and bool(missing)
-        if measures_here:
-            default_workers = target.gpus if handle is None else 1
-            # This process is one of the workers.
-            extra_processes = min(workers or default_workers, len(missing)) - 1
-            if extra_processes:
-                # Processes take a second to start, so they start before the handle is opened.
-                executor = stack.enter_context(WorkerPool(extra_processes))
-            local_handle = handle or stack.enter_context(Handle(device))
-        run.spread(missing, executor, target.device, local_handle)
+        default_workers = target.gpus if handle is None else 1
+        num_processes = min(workers or default_workers, len(missing))
+        if executor is not None:
+            run.spread(missing, executor, target.device)
+        elif num_processes > 1:
+            pool = stack.enter_context(WorkerPool(num_processes))
+            cache_path = IN_MEMORY if cache.read_only else str(cache.path)
+            run.spread(missing, pool, target.device, cache_path)
+        elif missing:
+            run.tune_here(missing, handle or stack.enter_context(Handle(device)))
     tunings = tuple(run.tuned[index] for index in range(len(items)))
     return ModelTuning(tunings, facts | _facts_of(run, target.peaks), skipped, notes, run.workers)
 
@@ -183,26 +180,22 @@ class _Target(NamedTuple):
     identity: DeviceIdentity
     memory: int  # bytes
     peaks: Peaks | None  # None if they are not known
-    gpus: int  # GPUs of the kind that this process sees; 0 if the workers may be on other hosts
+    gpus: int  # GPUs of the kind that this process sees; 0 with an executor
 
 
 def _find_target(device: Any, executor: Executor | None) -> _Target:
-    """Return the device of a tuning.
-
-    If the executor's workers may be on other hosts, a worker says what its device is.
-    """
+    """Return the device of a tuning; a worker of an executor says what its device is."""
     if device is None:
         device = default_device()
     elif type(device) is int:
         device = f"cuda:{integer(device, 'device', smallest=0)}"
-    # Workers of other executors may be on other hosts.
-    may_leave_host = not isinstance(executor, LOCAL_EXECUTORS)
-    if executor is not None and may_leave_host and isinstance(device, str):
+    if executor is not None and isinstance(device, str):
+        # The workers may be on other hosts.
         identity, memory, peaks = hand_over(executor, identify, device).result()
         return _Target(device, identity, memory, peaks, gpus=0)
     is_any_gpu = isinstance(device, str) and device.lower() in ("cuda", "auto")
     if isinstance(device, Handle):
-        is_any_gpu = True  # Workers beside this process may use any GPU like the handle's.
+        is_any_gpu = True  # The workers may use any GPU like the handle's.
         device = device.device
     local_device = get_device(device)
     identity, memory, peaks = identify(local_device)

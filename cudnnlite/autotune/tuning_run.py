@@ -5,13 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -25,7 +19,6 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report
 from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.autotune.worker_pool import WorkerDiedError
 from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
@@ -35,9 +28,6 @@ from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user
-
-# Executors whose workers reach the same devices and files as this process.
-LOCAL_EXECUTORS = (ProcessPoolExecutor, ThreadPoolExecutor)
 
 
 class Worker(NamedTuple):
@@ -71,20 +61,19 @@ def tune_task(
     policy: TuningPolicy,
     device: str,
     like: DeviceIdentity | None = None,
-    avoid_uuid: str = "",
     cache: str = IN_MEMORY,
     token: str = "",
 ) -> Answer:
     """Tune a problem in a worker, and put the result into a cache.
 
-    The worker measures on the device that `locked_device` chooses for `device`, `like` and
-    `avoid_uuid`.  `cache` is the path of the cache.  `token` is not used: see `hand_over`.
+    The worker measures on the device that `locked_device` chooses for `device` and `like`.  `cache`
+    is the path of the cache.  `token` is not used: see `hand_over`.
 
     NoDeviceError or LibraryError if the worker has no device or no libcudnn.
     """
     # The handle, which `tune_on` makes, and the cache are closed with the task. A thread of a pool
     # does not say when it ends, and closing a handle later would disturb other measurements.
-    with locked_device(device, like, avoid_uuid) as task_device:
+    with locked_device(device, like) as task_device:
         # A cache in memory must take the entries of this device, to return them to the run. A cache
         # file says itself whether it is a rehearsal.
         rehearsal = None
@@ -165,36 +154,46 @@ class TuningRun:
                 self.record(index, Answer(entry.table(memory, peaks), from_cache=True))
         return [index for index in range(len(self.problems)) if index not in self.tuned]
 
+    def tune_here(self, missing: Sequence[int], handle: Handle) -> None:
+        """Tune problems on a handle in this thread."""
+        for index in missing:
+            problem = self.problems[index].problem
+            self.record(index, tune_on(handle, problem, self.policy, self.cache))
+
     def spread(
-        self, missing: Sequence[int], executor: Executor | None, device: str, handle: Handle | None
+        self, missing: Sequence[int], executor: Executor, device: str, cache: str = IN_MEMORY
     ) -> None:
-        """Tune problems with an executor's workers, and on a handle in this thread.
+        """Tune problems with an executor's workers.
 
         `device` names the workers' device as in `locked_device`: "cuda" for any GPU, "cuda:1" for
-        one.  After an exception, the tasks that did not begin are cancelled, and the results so far
-        are saved.  The executor's futures need `add_done_callback`, `cancel`, `done` and `result`.
+        one.  `cache` is the path of the cache that the workers reach.  After an exception, the
+        tasks that did not begin are cancelled, and the results so far are saved.  The executor's
+        futures need `add_done_callback`, `cancel`, `done` and `result`.
         """
-        work = _Work(self, executor, device, handle)
+        unsettled: dict[Future[Answer], int] = {}
+        finished: SimpleQueue[Future[Answer]] = SimpleQueue()
         try:
             for index in missing:
-                work.submit(index)
-            while work.unsettled:
-                was_tuned_here = False
-                if handle is not None and not work.has_finished_tasks:
-                    was_tuned_here = self._tune_one_here(work, handle)
-                if not was_tuned_here:
-                    work.settle_next()
+                problem = self.problems[index].problem
+                arguments = (problem, self.policy, device, self.device, cache)
+                future = hand_over(executor, tune_task, *arguments)
+                unsettled[future] = index
+                future.add_done_callback(finished.put)
+            while unsettled:
+                future = finished.get()
+                self.record(unsettled[future], _answer_of(future))
+                del unsettled[future]
         finally:
-            work.stop()
-
-    def _tune_one_here(self, work: _Work, handle: Handle) -> bool:
-        """Tune a problem in this thread; return False if the workers have begun all of them."""
-        index = work.take_back()
-        if index is None:
-            return False
-        problem = self.problems[index].problem
-        self.record(index, tune_on(handle, problem, self.policy, self.cache))
-        return True
+            for future in unsettled:
+                # Dask's client drops the result of a future that is cancelled.
+                if not future.done():
+                    future.cancel()
+            for future in unsettled:
+                # A task that was cancelled or failed has no result: its future raises what the
+                # task raised, which may be a KeyboardInterrupt of a worker.
+                with suppress(Exception, KeyboardInterrupt):
+                    if future.done():
+                        self.store_entry(future.result())
 
     def record(self, index: int, answer: Answer) -> None:
         """Add the result for a problem to the cache and to `tuned`, and report it."""
@@ -236,112 +235,15 @@ class TuningRun:
             self.cache.put(entry)
 
 
-class _Work:
-    """The problems of a run whose results are not recorded yet, each with a future.
-
-    An executor's workers or this thread tune them.
-    """
-
-    def __init__(
-        self, run: TuningRun, executor: Executor | None, device: str, handle: Handle | None
-    ) -> None:
-        # The indices of the problems whose tasks wait, run, or have finished.
-        self.unsettled: dict[Future[Answer], int] = {}
-        self._run = run
-        self._executor = executor
-        self._device = device
-        self._finished: SimpleQueue[Future[Answer]] = SimpleQueue()
-        self._second_tries: set[int] = set()  # the problems at which a worker died
-        self._worker_cache = IN_MEMORY
-        if isinstance(executor, LOCAL_EXECUTORS) and not run.cache.read_only:
-            self._worker_cache = str(run.cache.path)
-        # This thread measures on the GPU of its handle, so the workers try that GPU last.
-        self._avoid_uuid = ""
-        if handle is not None:
-            self._avoid_uuid = handle.device.facts().uuid
-
-    @property
-    def has_finished_tasks(self) -> bool:
-        """Whether `settle_next` need not wait."""
-        return not self._finished.empty()
-
-    def submit(self, index: int) -> None:
-        """Let a worker tune a problem; without an executor it waits for this thread."""
-        run = self._run
-        if self._executor is None:
-            # Nothing runs this future: it waits until `take_back` cancels it.
-            future = Future[Answer]()
-        else:
-            problem = run.problems[index].problem
-            future = hand_over(
-                self._executor,
-                tune_task,
-                problem,
-                run.policy,
-                self._device,
-                run.device,
-                self._avoid_uuid,
-                self._worker_cache,
-            )
-        self.unsettled[future] = index
-        future.add_done_callback(self._finished.put)
-
-    def take_back(self) -> int | None:
-        """Cancel a task that no worker has begun, and return its problem; None if there is none.
-
-        A problem at which a worker died is left to the workers, so that it does not end this
-        process.
-        """
-        for future, index in self.unsettled.items():
-            if index in self._second_tries:
-                continue
-            # If this succeeds, it also puts the future into `_finished`.
-            is_cancelled = future.cancel()
-            if is_cancelled:
-                del self.unsettled[future]
-                return index
-        return None
-
-    def settle_next(self) -> None:
-        """Wait for the next finished task, and record its result.
-
-        Nothing is recorded if `take_back` cancelled the task.
-        """
-        future = self._finished.get()
-        is_taken_back = future not in self.unsettled
-        if is_taken_back:
-            return
-        self._settle(self.unsettled[future], future)
-        del self.unsettled[future]
-
-    def _settle(self, index: int, future: Future[Answer]) -> None:
-        """Record the result of a finished task, or submit its problem again if the worker died."""
-        try:
-            answer = future.result()
-        except errors.CudnnliteError:
-            # Such as NoDeviceError: the worker can tune no problem at all, so the run ends.
-            raise
-        except WorkerDiedError as error:
-            if index not in self._second_tries:
-                self._second_tries.add(index)
-                warn_user(f"{error}; its problem is tried once more", errors.TuningWarning)
-                self.submit(index)
-                return
-            answer = Answer(why_none=f"{error}; a worker died at the first try too")
-        except Exception as error:  # an error of the executor or of the worker
-            answer = Answer(why_none=f"not tuned: {_describe(error)}")
-        self._run.record(index, answer)
-
-    def stop(self) -> None:
-        """Cancel the tasks that did not begin, and save the results so far."""
-        for future in self.unsettled:
-            future.cancel()
-        for future in self.unsettled:
-            # A task that was cancelled or failed has no result: its future raises what the task
-            # raised, which may be a KeyboardInterrupt of a worker.
-            with suppress(Exception, KeyboardInterrupt):
-                if future.done():
-                    self._run.store_entry(future.result())
+def _answer_of(future: Future[Answer]) -> Answer:
+    """Return the answer of a finished task, or why it has none."""
+    try:
+        return future.result()
+    except errors.CudnnliteError:
+        # Such as NoDeviceError: the worker can tune no problem at all, so the run ends.
+        raise
+    except Exception as error:  # an error of the executor or of the worker
+        return Answer(why_none=f"not tuned: {_describe(error)}")
 
 
 def _describe(error: Exception) -> str:

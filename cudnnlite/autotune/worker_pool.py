@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from subprocess import DEVNULL, Popen
@@ -14,15 +14,11 @@ from typing import Any
 from cudnnlite.texts import signal_name
 
 
-class WorkerDiedError(BrokenExecutor):
-    """A worker process ended in the middle of a task; the message says how."""
-
-
 class WorkerPool(ThreadPoolExecutor):
     """An executor of `count` processes, with as many threads that wait for them.
 
     The processes start at once, and end with the `with` block or with the program.  If a process
-    dies, its call fails (`WorkerDiedError`), and another process takes its place.  A
+    dies, its call fails (`ChildProcessError`), and another process takes its place.  A
     `ProcessPoolExecutor` imports the caller's program in every process, breaks as a whole when one
     process dies, and leaves processes behind when the program is interrupted.
     """
@@ -48,7 +44,7 @@ class WorkerPool(ThreadPoolExecutor):
             if self._is_open:
                 process = _Process()
                 self._processes.append(process)
-            raise WorkerDiedError(message) from error
+            raise ChildProcessError(message) from error
         finally:
             self._idle.append(process)
         if not is_result:

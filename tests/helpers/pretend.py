@@ -1,9 +1,9 @@
 """GPUs where there are none, and a search without waiting, in this process and its children.
 
 Each search writes a line to 'log' in a folder.  What it does depends on the number of filters, k,
-and on files there: 'wait-K' holds it up while it exists; 'die-K' kills the searching process,
-'die-once-K' only the first one; 'fail-K' holds the name of the exception to raise; 'none-K' lets no
-candidate work; 'slow' makes every search take 10 ms.
+and on files there: 'wait-K' holds it up while it exists; 'die-K' kills the searching process;
+'fail-K' holds the name of the exception to raise; 'none-K' lets no candidate work; 'slow' makes
+every search take 10 ms.
 """
 
 from __future__ import annotations
@@ -68,9 +68,6 @@ def search(
     folder, k = Path(os.environ[FOLDER]), problem.w.shape[0]
     with open(folder / "log", "a", encoding="ascii") as log:
         log.write(f"{k} {os.getpid()} {handle.device.index} begins\n")
-    if (folder / f"die-once-{k}").exists():
-        (folder / f"die-once-{k}").unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
     if (folder / f"die-{k}").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     if (folder / "slow").exists():
