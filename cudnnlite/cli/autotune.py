@@ -15,7 +15,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite import report
 from cudnnlite.autotune import model
 from cudnnlite.autotune.cache import (
     IN_MEMORY,
@@ -41,7 +40,7 @@ from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.files import write_named_file
 from cudnnlite.problems.problem_list import ProblemList, skipped_lines
-from cudnnlite.report.plots import FORMATS
+from cudnnlite.report import page
 from cudnnlite.texts import counted, printable
 
 EXIT_CODES = (
@@ -107,9 +106,6 @@ def autotune(
     html: Annotated[
         _Path, options.output_file(metavar="FILE.html", help="Write a report: one page.")
     ] = None,
-    plot: Annotated[
-        _Path, options.output_file(metavar="FILE", help="Write a chart: .png, .svg or .pdf.")
-    ] = None,
     save_problems: Annotated[
         _Path, options.output_file(metavar="FILE.json", help="Write the list of what is tuned.")
     ] = None,
@@ -154,20 +150,15 @@ def _check_what_excludes_each_other(flags: SimpleNamespace) -> None:
 def _outputs(flags: SimpleNamespace) -> list[tuple[Path, _Write]]:
     """Return the files to write with their writers; end the command if one cannot be written."""
     options.check_outputs(flags)
-    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2", "matplotlib")
-    common.check_output("--plot", flags.plot, FORMATS, "matplotlib")
+    common.check_output("--html", flags.html, (".html", ".htm"), "jinja2")
     common.check_output("--save-problems", flags.save_problems, (".json",))
     csv = None if flags.csv == options.STDOUT else flags.csv
-    writers = ((flags.html, _write_html), (flags.plot, _write_chart), (csv, _write_csv))
+    writers = ((flags.html, _write_html), (csv, _write_csv))
     return [(path, write) for path, write in writers if path is not None]
 
 
 def _write_html(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
-    report.write_html(path, tuning.tunings, tuning.facts, tuning.skipped)
-
-
-def _write_chart(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
-    report.save_chart(path, tuning.tunings, policy=tuning.policy)
+    page.write_html(path, tuning)
 
 
 def _write_csv(tuning: ModelTuning, parts: tunings.Parts, path: Path) -> None:
@@ -232,7 +223,7 @@ def _print(
     """Print the results; problems without an algorithm go to stderr, with the reasons."""
     is_for_people = not flags.json and flags.csv != options.STDOUT
     if flags.json:
-        say(json.dumps(tunings.to_plain(tuning), indent=2))
+        say(json.dumps(page.to_plain(tuning), indent=2))
     elif is_for_people:
         tables = tunings.sweep_lines(parts)
         lines = tunings.lines_of(tuning, policy, folder, explain=flags.explain, tables=tables)
@@ -302,7 +293,7 @@ def _cache(flags: SimpleNamespace, *, saves: bool) -> TuningCache:
 
 
 def _is_written(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write a report, a chart or a table; return whether that worked."""
+    """Write a report or a table; return whether that worked."""
     try:
         write(path)
     except (CudnnliteError, OSError) as error:

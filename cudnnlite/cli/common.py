@@ -175,16 +175,17 @@ def is_emulated(device: str) -> bool:
     return kind.startswith("emulated") or (kind == "auto" and not visible_gpus())
 
 
-def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packages: str) -> None:
+def check_output(
+    option: str, path: Path | None, suffixes: Sequence[str], package: str = ""
+) -> None:
     """End the command if a file can not be written later, as far as that can be known.
 
-    `packages` are of the extra 'report'.
+    The writer needs `package`, which is of the extra 'report'.
     """
     if path is None:
         return
     with report_misuse():
         folder = absolute_path(path, option).parent
-    missing = [package for package in packages if find_spec(package) is None]
     if path.suffix.lower() not in suffixes:
         raise misuse(f"{option} {path}: its name must end in {' or '.join(suffixes)}")
     if not folder.is_dir():
@@ -195,5 +196,5 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], *packa
     is_protected = path.exists() and not path.is_symlink() and not os.access(path, os.W_OK)
     if is_protected or not os.access(folder, os.W_OK):
         raise failure(f"{option} {path}: cannot be written")
-    if missing:
-        raise failure(f"{option} needs {' and '.join(missing)}: pip install 'cudnnlite[report]'")
+    if package and find_spec(package) is None:
+        raise failure(f"{option} needs {package}: pip install 'cudnnlite[report]'")

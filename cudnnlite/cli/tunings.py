@@ -1,4 +1,4 @@
-"""The results of a tuning as lines, as CSV and as JSON."""
+"""The results of a tuning as lines and as CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from cudnnlite.enums import Status
 from cudnnlite.problems.problem_list import ProblemList, summary
 from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.table import NUMERIC
-from cudnnlite.report import to_json
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 
@@ -25,16 +24,6 @@ from cudnnlite.texts import aligned, counted, printable
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _MOST_REASONS = 3  # in a line
 Parts = Mapping[int | None, ModelTuning]  # by batch size; under None if none is given
-
-
-def to_plain(tuning: ModelTuning) -> dict[str, Any]:
-    """Return everything, as JSON can hold it."""
-    skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
-    return {
-        **to_json(tuning.tunings, tuning.facts),
-        "skipped": skipped,
-        "notes": list(tuning.notes),
-    }
 
 
 def lines_of(

@@ -2,165 +2,131 @@
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.arguments import instance_of, sequence, shown
+from cudnnlite.arguments import refused_as
 from cudnnlite.autotune.entries import row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
-from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.problem_list import SkippedNode, summary
+from cudnnlite.errors import ArgumentError, MissingPackageError
+from cudnnlite.files import write_named_file
+from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import AlgorithmResult, named, within_noise
 from cudnnlite.problems.table import NUMERIC, AlgorithmTable
-from cudnnlite.report import plots
-from cudnnlite.report.axes import COLORS, chart_style, import_matplotlib
-from cudnnlite.report.templates import template_environment, write_page
 from cudnnlite.sizes import format_size
-from cudnnlite.texts import figure
+from cudnnlite.texts import figure, printable
 
-SCHEMA = 1  # of `to_json`: increased when a key changes its meaning or goes away
-# The number of problems with charts, those that take the most time: with charts of hundreds the
-# page would have tens of MB.
-MOST_CHARTED = 40
-# Edits of the tags of an SVG: no link goes to a group, the page has its own fonts and colours, and
-# two decimals are enough.
-_EDITS = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        ('^<g id="[^"]*"', "<g"),
-        ("xlink:href", "href"),
-        (r"font-family:[^;]*; ", ""),
-        (r'font: ([\d.]+px)[^;"]*', r"font-size: \1"),  # as an older Matplotlib writes it
-        (r"(\.\d\d)\d+", r"\1"),
-        *((color, f"var(--{name},{color})") for name, color in COLORS.items()),
-    )
-]
+SCHEMA = 1  # of `to_plain`: increased when a key changes its meaning or goes away
+# Bars are cut at this multiple of the best, so that short bars can be compared.
+_CUT = 12
 
 
-def to_json(tunings: Sequence[TunedProblem], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that the report shows, as values that JSON can hold.
-
-    Parameters
-    ----------
-    tunings : sequence of TunedProblem
-        The tuned problems.
-    facts : mapping
-        Versions, device, time; under 'policy' what `TuningPolicy.to_plain` returns, under 'model'
-        what was tuned.
+def to_plain(tuning: ModelTuning) -> dict[str, Any]:
+    """Return everything that the page shows, as values that JSON can hold.
 
     Returns
     -------
     dict
-        'schema' (the number of this layout), 'facts', 'problems' and 'model'.  A problem has all
-        its candidates under 'rows', each as `cudnnlite.autotune.entries.row_to_plain` writes it;
-        'chosen', 'runner_up' and 'pareto' are indices of these; the runner-up runs another kernel
-        than the choice.  'kernels' has lists of indices: the rows of a list were timed as one.
-        'tflops' and 'roofline' (a share) of a row are None if the peaks of the device are not
-        known.  The 'gains' of a model compare the choices with the candidates that "cudnnFind" and
-        the "heuristic" rank first: how many times as fast the choices are, the math types of those
-        candidates, and the number of problems for which both times are known; None if there is no
-        such problem.  A figure that is missing, or that is no finite number, is None.
-
-    Raises
-    ------
-    ArgumentError
-        `tunings` or `facts` is something else, or a chosen row is not in its table.
+        'schema' (the number of this layout), 'facts', 'problems', 'model', 'skipped' and 'notes'.
+        A problem has all its candidates under 'rows', each as
+        `cudnnlite.autotune.entries.row_to_plain` writes it; 'chosen', 'runner_up' and 'pareto' are
+        indices of these; the runner-up runs another kernel than the choice.  'kernels' has lists of
+        indices: the rows of a list were timed as one.  'tflops' and 'roofline' (a share) of a row
+        are None if the peaks of the device are not known.  The 'gains' of a model compare the
+        choices with the candidates that "cudnnFind" and the "heuristic" rank first: how many times
+        as fast the choices are, the math types of those candidates, and the number of problems for
+        which both times are known; None if there is no such problem.  A figure that is missing, or
+        that is no finite number, is None.
     """
-    for index, tuned in enumerate(sequence(tunings, "tunings", "a sequence of TunedProblem")):
-        instance_of(tuned, TunedProblem, f"tunings[{index}]")
-    if not isinstance(facts, Mapping):
-        raise ArgumentError(f"facts={shown(facts)} is not a mapping of names to what they are")
-    policy = facts.get("policy") or {}
-    if not isinstance(policy, Mapping):
-        raise ArgumentError(
-            f"facts['policy']={shown(policy)} is not a mapping; allowed: a policy's to_plain()"
-        )
-    run = ModelTuning(tuple(tunings), {"policy": policy})
+    tunings = tuning.tunings
     model = {
         "calls": sum(tuned.count for tuned in tunings),
-        "chosen": len(tunings) - len(run.failed),
-        "from_cache": run.remembered,
-        "total_ms": run.total_ms,
-        "gains": {"cudnnFind": _gain(run, "find_ms"), "heuristic": _gain(run, "heuristic")},
+        "chosen": len(tunings) - len(tuning.failed),
+        "from_cache": tuning.remembered,
+        "total_ms": tuning.total_ms,
+        "gains": {"cudnnFind": _gain(tuning, "find_ms"), "heuristic": _gain(tuning, "heuristic")},
         "workspace": max(
             (tuned.chosen.workspace for tuned in tunings if tuned.chosen), default=None
         ),
-        "shared_workspace": [{"workspace": size, "total_ms": ms} for size, ms in run.pareto()],
+        "shared_workspace": [{"workspace": size, "total_ms": ms} for size, ms in tuning.pareto()],
     }
-    problems = [_problem(tuned, policy) for tuned in tunings]
+    problems = [_problem(tuned, tuning.policy) for tuned in tunings]
+    skipped = [{"name": node.name, "what": node.what, "why": node.why} for node in tuning.skipped]
     plain: dict[str, Any] = _plain(
-        {"schema": SCHEMA, "facts": facts, "problems": problems, "model": model}
+        {
+            "schema": SCHEMA,
+            "facts": tuning.facts,
+            "problems": problems,
+            "model": model,
+            "skipped": skipped,
+            "notes": tuning.notes,
+        }
     )
     return plain
 
 
-def write_html(
-    path: str | Path,
-    tunings: Sequence[TunedProblem],
-    facts: Mapping[str, Any],
-    skipped: Sequence[SkippedNode] = (),
-) -> None:
-    """Write the report: one page that contains its style and charts, and loads nothing.
+def write_html(path: Path, tuning: ModelTuning) -> None:
+    """Write the page, which contains its style and loads nothing.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file, in a folder that exists; it is overwritten.
-    tunings, facts
-        As in `to_json`, and refused as there.  The same ones give the same bytes.
-    skipped : sequence of SkippedNode
-        The nodes of the model that were not tuned; the page lists them.
+    The same results give the same bytes.
 
     Raises
     ------
     ArgumentError, MissingPackageError
-        An argument is not allowed, or the file cannot be written; jinja2 or matplotlib is not
-        installed.
+        The file cannot be written; jinja2 is not installed.
     """
-    path = plots.file_of(path)
-    plain = to_json(tunings, facts)
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingPackageError(
+            f"the report needs jinja2 ({error}): pip install 'cudnnlite[report]'"
+        ) from error
+    environment = Environment(
+        loader=PackageLoader("cudnnlite.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     filters: dict[str, Callable[..., Any]] = {
+        "printable": printable,
         "size": format_size,
         "kind": lambda head: (head, "number" if head in NUMERIC else "name"),
         "figure": lambda value, form=".4g": figure(value, form) or "-",
         "names_of": lambda table, indices: ", ".join(named(table[index]) for index in indices),
     }
-    environment = template_environment("cudnnlite.report", "the report", filters)
-    import_matplotlib()
+    environment.filters |= filters
+    tunings = tuning.tunings
     page = environment.get_template("report.html").render(
-        **plain,
+        **to_plain(tuning),
         tunings=tunings,
         cells=[tuned.table.cells() for tuned in tunings],
-        charts=_charts(tunings, facts.get("policy") or {}),
-        most_charted=MOST_CHARTED,
-        unit=time_unit(facts.get("policy")),
-        skipped=skipped,
+        bars=[_bars(tuned.table) for tuned in tunings],
+        unit=time_unit(tuning.policy),
     )
-    write_page(path, page)
+    with refused_as(ArgumentError, f"path={str(path)!r} cannot be written"):
+        write_named_file(path, page.encode("utf-8", errors="replace"))
 
 
-def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
+def _gain(tuning: ModelTuning, rank: str) -> dict[str, Any] | None:
     """Return how many times as fast the choices are as the rows that a field ranks first.
 
     None if no problem has both. Only rows that may be chosen count.
     """
     ranked_ms, chosen_ms, problems = 0.0, 0.0, 0
     math_types: set[str] = set()
-    for tuned in run.tunings:
+    for tuned in tuning.tunings:
         ranked_rows = [row for row in tuned.table if row.ok and getattr(row, rank) is not None]
-        total_ms = tuned.total_ms(run.policy)
+        total_ms = tuned.total_ms(tuning.policy)
         if not ranked_rows or not total_ms:
             continue
         first = min(ranked_rows, key=lambda row: getattr(row, rank))
         # If the call was not timed, the device time is used, which is a lower bound.
-        first_ms = cost(first, run.policy) or first.time_ms or 0.0
+        first_ms = cost(first, tuning.policy) or first.time_ms or 0.0
         ranked_ms += tuned.count * first_ms
         chosen_ms += total_ms
         problems += 1
@@ -175,7 +141,7 @@ def _gain(run: ModelTuning, rank: str) -> dict[str, Any] | None:
 
 
 def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
-    """Return a problem with all its rows, as `to_json` describes it."""
+    """Return a problem with all its rows, as `to_plain` describes it."""
     rows = []
     for index, (row, reason) in enumerate(zip(tuned.table, tuned.reasons(policy), strict=True)):
         is_chosen = index == tuned.place
@@ -197,7 +163,7 @@ def _problem(tuned: TunedProblem, policy: Policy) -> dict[str, Any]:
         "chosen": tuned.place,
         "total_ms": tuned.total_ms(policy),
         "runner_up": _runner_up(tuned, policy),
-        "pareto": plots.front_of(tuned.table),
+        "pareto": _front_of(tuned.table),
         "has_rates": any(row["tflops"] is not None for row in rows),
         "kernels": [list(group) for group in tuned.table.kernels()],
         "rows": rows,
@@ -254,54 +220,23 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _charts(tunings: Sequence[TunedProblem], policy: Policy) -> dict[int, list[tuple[str, str]]]:
-    """Return captions and charts by the number of the problem; those of the whole model by -1."""
-    charts: dict[int, list[tuple[str, str]]] = {}
-
-    def add(number: int, caption: str, title: str, ax: Any) -> None:
-        svg = inline_svg(ax.figure, f"{caption}{number}", f"{caption}: {title}")
-        charts.setdefault(number, []).append((caption, svg))
-
-    if len(tunings) > 1:
-        add(-1, "Where the time goes", "all problems", plots.plot_model(tunings, policy=policy))
-        shared = plots.plot_workspace(tunings, policy=policy)
-        add(-1, "One workspace for all, under its other limits", "all problems", shared)
-    for number in _charted_problems(tunings, policy):
-        tuned = tunings[number]
-        times = plots.plot_times(tuned.table, chosen=tuned.chosen)
-        add(number, "Times", tuned.title, times)
-        front = plots.plot_pareto(tuned.table, chosen=tuned.chosen)
-        add(number, "Time against workspace", tuned.title, front)
-    return charts
+def _bars(table: AlgorithmTable) -> dict[int, float]:
+    """Return the lengths of the bars of the rows that were timed, in percent of the longest."""
+    times = _times(table)
+    if not times:
+        return {}
+    longest_ms = min(max(times.values()), _CUT * min(times.values())) or 1.0
+    return {index: 100 * min(ms / longest_ms, 1.0) for index, ms in times.items()}
 
 
-def _charted_problems(tunings: Sequence[TunedProblem], policy: Policy) -> list[int]:
-    """Return the numbers of the problems with charts, that with the most time first."""
-    timed = [number for number, tuned in enumerate(tunings) if plots.timed_rows(tuned.table)]
-    timed.sort(key=lambda number: -(tunings[number].total_ms(policy) or 0.0))
-    return timed[:MOST_CHARTED]
+def _front_of(table: AlgorithmTable) -> list[int]:
+    """Return the indices of the table's Pareto front, the one with the least workspace first."""
+    places = {id(table[index]): index for index in _times(table)}
+    return [places[id(row)] for row in reversed(table.pareto("device")) if id(row) in places]
 
 
-@chart_style()
-def inline_svg(figure: Any, name: str, label: str) -> str:
-    """Return a figure as an <svg> element; each figure in a page needs a name of its own.
-
-    Its colours become the page's variables (``--ink``, ``--bar``, ...), if the page has them; the
-    label is for readers who cannot see it.
-    """
-    file = io.StringIO()
-    with import_matplotlib().rc_context({"svg.hashsalt": name}):
-        figure.savefig(file, format="svg", transparent=True)
-    head, rest = file.getvalue().partition("<svg")[2].split(">", 1)
-    rest = re.sub(r"<(metadata|style)\b.*?</\1>", "", rest, flags=re.DOTALL)
-    rest = re.sub("<[^>]*>", _edit_tag, rest)
-    box = re.findall('viewBox="[^"]*"', head)[0]
-    return f'<svg {box} role="img" aria-label="{escape(label)}">{rest}'
-
-
-def _edit_tag(match: re.Match[str]) -> str:
-    """Return a tag of an SVG with all edits made."""
-    tag = match[0]
-    for pattern, replacement in _EDITS:
-        tag = pattern.sub(replacement, tag)
-    return tag
+def _times(table: AlgorithmTable) -> dict[int, float]:
+    """Return the times of the rows that can be used and were timed, by index."""
+    return {
+        index: row.time_ms for index, row in enumerate(table) if row.ok and row.time_ms is not None
+    }

@@ -21,7 +21,6 @@ from helpers import tunings
 from helpers.pretend import Pretence, problem, rows_of
 
 import cudnnlite as dnn
-from cudnnlite import report
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.autotune import model, tuning_run
 from cudnnlite.autotune.cache import TuningCache
@@ -33,6 +32,7 @@ from cudnnlite.errors import TuningWarning
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.transform import TRANSFORM
+from cudnnlite.report.page import to_plain
 
 SPAWN = multiprocessing.get_context("spawn")
 PROBLEMS = [problem(k) for k in (4, 5, 6, 7, 8)]
@@ -914,7 +914,7 @@ def test_it_prints_as_a_table(one_gpu, path):
 def test_reports_take_it_as_it_is(two_gpus, path):
     two_gpus.ask("fail-5", text="DeviceMemoryError full")
     tuning = tune_model(PROBLEMS, cache=path, workers=1)
-    plain = json.loads(json.dumps(report.to_json(tuning.tunings, tuning.facts), allow_nan=False))
+    plain = json.loads(json.dumps(to_plain(tuning), allow_nan=False))
     assert plain["model"]["total_ms"] == tuning.total_ms
     assert plain["model"]["chosen"] == 4
     assert plain["facts"]["cuDNN"].count(".") == 2

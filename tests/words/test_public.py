@@ -20,7 +20,6 @@ import pytest
 from in_one import in_one_test
 
 import cudnnlite as dnn
-from cudnnlite import report
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs.frozen import FrozenSpec
@@ -517,12 +516,6 @@ def test_every_name_is_on_one_page_of_the_reference():
         mentions.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
     assert {name for name in NAMES if mentions[name] != 1} == set()
     assert set(mentions) == set(NAMES)
-
-
-def test_the_reports_functions_are_in_the_reference():
-    page = (REFERENCE / "tuning.md").read_text()
-    functions = set(re.findall(r"^\.\. autofunction:: cudnnlite\.report\.(\w+)$", page, re.M))
-    assert functions == {name for name in report.__all__ if not name.isupper()}
 
 
 def test_what_a_cache_holds_is_in_the_reference():
