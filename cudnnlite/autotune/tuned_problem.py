@@ -66,7 +66,13 @@ class TunedProblem(NamedTuple):
         """
         if self.chosen is None:
             return None
-        return place_of(self.table, self.chosen)
+        # Rows are not compared as a whole: a row from another process may have an error that is
+        # NaN, which is not equal to itself.
+        identity = _identity(self.chosen)
+        for index, row in enumerate(self.table):
+            if _identity(row) == identity:
+                return index
+        raise ArgumentError(f"chosen={named(self.chosen)} is no row of {self.table!r}")
 
     def total_ms(self, policy: Policy | None = None) -> float | None:
         """Return the model's time for the problem: `count` times `cost`.
@@ -118,17 +124,6 @@ class TunedProblem(NamedTuple):
                 why = excluded.get(_identity(row)) or _compared_cost(row, self.chosen, policy)
             reasons.append("; ".join(filter(None, (why, row.comment))))
         return tuple(reasons)
-
-
-def place_of(table: AlgorithmTable, chosen: AlgorithmResult) -> int:
-    """Return the index of a row in its table; ArgumentError if the table does not contain it."""
-    # Rows are not compared as a whole: a row from another process may have an error that is NaN,
-    # which is not equal to itself.
-    identity = _identity(chosen)
-    for index, row in enumerate(table):
-        if _identity(row) == identity:
-            return index
-    raise ArgumentError(f"chosen={named(chosen)} is no row of {table!r}")
 
 
 def cost(row: AlgorithmResult, policy: Policy | None = None) -> float | None:

@@ -22,7 +22,7 @@ from helpers.tunings import (
     tuned,
 )
 
-from cudnnlite.autotune.tuned_problem import place_of, shared_workspace
+from cudnnlite.autotune.tuned_problem import shared_workspace
 from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import named, within_noise
 
@@ -93,7 +93,7 @@ def test_a_row_is_found_though_its_error_is_not_a_number():
         Row(A.GEMM, M.FMA, time_ms=1.0, max_error=float(text)) for text in ("nan", "NaN")
     )
     assert row != same_row
-    assert place_of(table((PRECOMP, row)), same_row) == 1
+    assert tuned((PRECOMP, row))._replace(chosen=same_row).place == 1
 
 
 def test_totals():
