@@ -23,7 +23,7 @@ from cudnnlite.errors import CudnnliteError, NotSupportedError
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.engines import REFUSALS, Configuration, configurations, configure
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS, Requirements, why_excluded
 
 _KERNEL_NAME = re.compile(r'"kernelName":"([^"]+)"')
@@ -73,7 +73,9 @@ class _Planner:
             return Answer((), "cuDNN's heuristics name no engine")
         return Answer(rows)
 
-    def _rows(self, graph: Graph, question: Question, stack: ExitStack) -> Iterator[Candidate]:
+    def _rows(
+        self, graph: OperationGraph, question: Question, stack: ExitStack
+    ) -> Iterator[Candidate]:
         """Yield the engines that the heuristics name; plans are finalised as is asked."""
         requirements = Requirements(question.math_type)
         is_served = False
@@ -98,7 +100,7 @@ def _row(configuration: Configuration) -> Candidate:
     )
 
 
-def _finalized(graph: Graph, configuration: Configuration, row: Candidate) -> Candidate:
+def _finalized(graph: OperationGraph, configuration: Configuration, row: Candidate) -> Candidate:
     """Return an engine with the facts of its plan, or with the reason why cuDNN refuses it."""
     with ExitStack() as stack:
         try:

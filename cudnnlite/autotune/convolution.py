@@ -22,7 +22,7 @@ from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
 from cudnnlite.operations.convolution.engines import (
     engine_rows,
@@ -162,7 +162,7 @@ def _graph_of(
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
     stack: ExitStack,
-) -> Graph | None:
+) -> OperationGraph | None:
     """Return the graph that all engines share.
 
     None if the policy allows no engine, or if no engine can take the operands.  One graph for each
@@ -223,7 +223,7 @@ def _list_candidates(
     problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
-    graph: Graph | None,
+    graph: OperationGraph | None,
 ) -> list[AlgorithmResult]:
     """Return the candidates without a conversion: those of the descriptor call, then engines."""
     rows: list[AlgorithmResult] = []
@@ -353,7 +353,9 @@ def layouts_to_try(handle: Handle, problem: Problem, policy: TuningPolicy) -> li
     return list(dict.fromkeys(filter(None, layouts)))
 
 
-def engines(graph: Graph, problem: Problem, policy: TuningPolicy) -> Iterator[AlgorithmResult]:
+def engines(
+    graph: OperationGraph, problem: Problem, policy: TuningPolicy
+) -> Iterator[AlgorithmResult]:
     """Yield every engine with the knobs that cuDNN suggests.
 
     If the policy excludes an engine, its row has the reason.
@@ -375,7 +377,7 @@ class _Trial:
     ) -> None:
         self._handle, self._problem, self._stack = handle, problem, stack
         # The graph that all engines share, by the layout that operands are converted to.
-        self.graphs: dict[str, Graph | None] = {}
+        self.graphs: dict[str, OperationGraph | None] = {}
         self._inputs = {name: operands[name] for name in problem.operation.reads}
         self._out = operands["out"]
         self._out_before: DeviceArray | None = None

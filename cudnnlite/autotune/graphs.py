@@ -23,7 +23,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import HEURISTICS, Configuration, Engine, configurations, unnamed
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph as NativeGraph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_plan import (
     GraphPlan,
@@ -136,7 +136,7 @@ class _Trial:
 
     Attributes
     ----------
-    native : NativeGraph
+    native : OperationGraph
         The graph's descriptors, which all engines share.
     """
 
@@ -248,7 +248,7 @@ def plan_of(handle: Handle, problem: GraphProblem, choice: AlgorithmResult) -> G
 
 
 def engine_candidates(
-    native: NativeGraph, policy: TuningPolicy
+    native: OperationGraph, policy: TuningPolicy
 ) -> Generator[AlgorithmResult, None, None]:
     """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
     if policy.interface == "descriptor":

@@ -27,7 +27,7 @@ from cudnnlite.enums import DataType, RNNAlgo
 from cudnnlite.errors import NotSupportedError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph as NativeGraph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.algorithms import ranked
 from cudnnlite.operations.convolution.engines import shared_graph
@@ -116,7 +116,7 @@ class ConvolutionTrial:
         self._out = self.memory.place(output, operands["out"])
         self._out_before = operands["out"] if problem.values.get("beta") else None
         self.dtype = self._out.spec.dtype
-        self._graph: NativeGraph | None = None
+        self._graph: OperationGraph | None = None
         if policy.interface != "descriptor":
             self._graph = shared_graph(handle, problem, stack)
         self._reference: ConvolutionReference | None = None

@@ -22,7 +22,7 @@ from cudnnlite.graph.engines import (
     configurations,
     configure,
 )
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.warn import log
 
 
@@ -39,7 +39,7 @@ class PlanStore(Protocol):
         """Forget a plan that cuDNN refuses."""
 
 
-def finalized_plan(graph: Graph, configuration: Configuration) -> BackendDescriptor:
+def finalized_plan(graph: OperationGraph, configuration: Configuration) -> BackendDescriptor:
     """Return the final plan of an engine for a graph, which the caller closes.
 
     Raises
@@ -62,7 +62,7 @@ def finalized_plan(graph: Graph, configuration: Configuration) -> BackendDescrip
 
 
 def configurations_to_try(
-    graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
+    graph: OperationGraph, modes: Iterable[BackendHeurMode], stack: ExitStack
 ) -> Iterator[Configuration]:
     """Yield the configurations for a plan of a graph, the preferred one first.
 
@@ -85,12 +85,12 @@ def configurations_to_try(
             yield configuration
 
 
-def _store_of(graph: Graph) -> PlanStore | None:
+def _store_of(graph: OperationGraph) -> PlanStore | None:
     """Return the store of a graph's handle, or None if it has none."""
     return getattr(graph.handle, "plan_store", None)
 
 
-def _kernel_caches_for(graph: Graph) -> KernelCaches | None:
+def _kernel_caches_for(graph: OperationGraph) -> KernelCaches | None:
     """Return the kernel caches of a graph's handle, or None if the graph does not use any."""
     if not graph.data.dynamic_shapes:
         return None
@@ -111,7 +111,7 @@ class KernelCaches(NonCopyable):
         self._engines: dict[str, dict[Engine, None]] = {}
         self._stored: dict[str, str] = {}
 
-    def engines(self, graph: Graph, store: PlanStore | None) -> tuple[Engine, ...]:
+    def engines(self, graph: OperationGraph, store: PlanStore | None) -> tuple[Engine, ...]:
         """Return the engines that are compiled for graphs of other sizes, the first one first."""
         subject = _subject_without_sizes(graph)
         if subject not in self._caches:
@@ -119,7 +119,7 @@ class KernelCaches(NonCopyable):
         return tuple(self._engines.get(subject, ()))
 
     def plan(
-        self, graph: Graph, configuration: Configuration, store: PlanStore | None
+        self, graph: OperationGraph, configuration: Configuration, store: PlanStore | None
     ) -> BackendDescriptor:
         """Return the final plan of an engine for a graph, which the caller closes."""
         subject = _subject_without_sizes(graph)
@@ -133,7 +133,9 @@ class KernelCaches(NonCopyable):
                 self._stored[subject] = text
         return plan
 
-    def _cache(self, graph: Graph, subject: str, store: PlanStore | None) -> BackendDescriptor:
+    def _cache(
+        self, graph: OperationGraph, subject: str, store: PlanStore | None
+    ) -> BackendDescriptor:
         """Return the cache for a graph: this handle's, that of a store, or a new one."""
         if subject not in self._caches:
             self._restore(graph, subject, store)
@@ -146,7 +148,7 @@ class KernelCaches(NonCopyable):
             self._caches[subject] = cache
         return cache
 
-    def _restore(self, graph: Graph, subject: str, store: PlanStore | None) -> None:
+    def _restore(self, graph: OperationGraph, subject: str, store: PlanStore | None) -> None:
         """Take the cache for a graph from a store, if that has one."""
         if store is None:
             return
@@ -179,7 +181,7 @@ def _engines_in(text: str) -> Iterator[Engine]:
             continue
 
 
-def _subject_without_sizes(graph: Graph) -> str:
+def _subject_without_sizes(graph: OperationGraph) -> str:
     """Return a digest that is equal for graphs that share a kernel cache.
 
     Such graphs differ only in their sizes.  The order of the axes in memory, and the axes of one
@@ -194,7 +196,7 @@ def _subject_without_sizes(graph: Graph) -> str:
     return _digest({"kernel cache": plain, "unique ids": graph.uids})
 
 
-def _subject(graph: Graph, configuration: Configuration) -> str:
+def _subject(graph: OperationGraph, configuration: Configuration) -> str:
     """Return a digest of a plan's graph and configuration.
 
     The unique ids are part of it: a call passes addresses by them.

@@ -30,7 +30,7 @@ from cudnnlite.errors import (
     NotSupportedError,
 )
 from cudnnlite.graph.backend_descriptor import BackendDescriptor, prepared_get
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.problems.results import AlgorithmResult
 
 # The number of descriptors for the knobs of a configuration; more are made if it has more knobs.
@@ -171,14 +171,18 @@ class Configuration(NamedTuple):
         )
 
 
-def named_by(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[Configuration]:
+def named_by(
+    graph: OperationGraph, mode: BackendHeurMode, stack: ExitStack
+) -> Iterator[Configuration]:
     """Yield the configurations that a heuristic names, the preferred one first."""
     reader = _ConfigurationReader(graph, stack)
     for descriptor in _results(graph, mode, stack):
         yield reader.read(descriptor)
 
 
-def _results(graph: Graph, mode: BackendHeurMode, stack: ExitStack) -> Iterator[BackendDescriptor]:
+def _results(
+    graph: OperationGraph, mode: BackendHeurMode, stack: ExitStack
+) -> Iterator[BackendDescriptor]:
     """Yield the descriptors of the configurations that a heuristic names.
 
     cuDNN takes 50 to 100 us for each descriptor, and returns the first ones again if it is asked
@@ -218,7 +222,7 @@ class _ConfigurationReader:
     configurations of a matrix product and of attention for an H200 had at most five.
     """
 
-    def __init__(self, graph: Graph, stack: ExitStack) -> None:
+    def __init__(self, graph: OperationGraph, stack: ExitStack) -> None:
         self._graph = graph
         self._stack = stack
         self._engine = stack.enter_context(BackendDescriptor(graph.handle, "ENGINE"))
@@ -248,7 +252,7 @@ class _ConfigurationReader:
 class _KnobChoice:
     """A descriptor that cuDNN writes one knob into, for each configuration again."""
 
-    def __init__(self, graph: Graph, stack: ExitStack) -> None:
+    def __init__(self, graph: OperationGraph, stack: ExitStack) -> None:
         self.descriptor = stack.enter_context(BackendDescriptor(graph.handle, "KNOB_CHOICE"))
         self._was_read = False
 
@@ -270,7 +274,7 @@ class _KnobChoice:
 
 
 def configurations(
-    graph: Graph, modes: Iterable[BackendHeurMode], stack: ExitStack
+    graph: OperationGraph, modes: Iterable[BackendHeurMode], stack: ExitStack
 ) -> Iterator[Configuration]:
     """Yield the configurations that several heuristics name, each engine with its knobs once."""
     engines: set[Engine] = set()
@@ -281,7 +285,9 @@ def configurations(
                 yield configuration
 
 
-def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterator[Configuration]:
+def unnamed(
+    graph: OperationGraph, excluded: Container[int], stack: ExitStack
+) -> Iterator[Configuration]:
     """Yield the engines of a graph with their own knobs, without the excluded numbers."""
     assert graph.descriptor is not None
     for index in range(graph.descriptor.get("engine_global_count")):
@@ -293,7 +299,7 @@ def unnamed(graph: Graph, excluded: Container[int], stack: ExitStack) -> Iterato
 
 
 def _with_notes(
-    graph: Graph, engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor
+    graph: OperationGraph, engine: Engine, descriptor: BackendDescriptor, native: BackendDescriptor
 ) -> Configuration:
     """Return a configuration with cuDNN's notes on its engine, which are the same for all knobs."""
     notes = graph.engine_notes.get(engine.index)
@@ -304,7 +310,7 @@ def _with_notes(
     return Configuration(engine, descriptor, api.engine_version, *notes)
 
 
-def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
+def configure(graph: OperationGraph, engine: Engine, stack: ExitStack) -> Configuration:
     """Return the configuration of an engine for a graph.
 
     Raises
@@ -326,7 +332,9 @@ def configure(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration:
     return _with_notes(graph, engine, descriptor, native)
 
 
-def _configure_if_possible(graph: Graph, engine: Engine, stack: ExitStack) -> Configuration | None:
+def _configure_if_possible(
+    graph: OperationGraph, engine: Engine, stack: ExitStack
+) -> Configuration | None:
     """Return the configuration of an engine for a graph; None if cuDNN has none.
 
     Most engines are for other graphs.  AllocationError if there is no memory.

@@ -18,7 +18,7 @@ from cudnnlite.graph.attributes import attribute
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import finalized_plan
 from cudnnlite.graph.engines import Configuration
-from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 
 # Allocators return the same addresses again and again, so a few packs serve most calls.
 MOST_PACKS = 16
@@ -40,7 +40,7 @@ class ExecutionPlan(PreparedCall):
 
     Parameters
     ----------
-    graph : Graph
+    graph : OperationGraph
         The graph.
     configuration : Configuration
         The engine with its knobs.
@@ -64,7 +64,9 @@ class ExecutionPlan(PreparedCall):
     `cudnnBackendSetAttribute` and `cudnnBackendFinalize`.
     """
 
-    def __init__(self, graph: Graph, configuration: Configuration, stack: ExitStack) -> None:
+    def __init__(
+        self, graph: OperationGraph, configuration: Configuration, stack: ExitStack
+    ) -> None:
         handle, uids = graph.handle, graph.uids
         plan = stack.enter_context(finalized_plan(graph, configuration))
         self.workspace: int = plan.get("workspace_size")

@@ -10,7 +10,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.node_attributes import CONFIGURATIONS, attributes_of, parse_any_dtype
-from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
@@ -26,7 +26,7 @@ def lower(
     handle: Any,
     stack: ExitStack,
     device_properties: BackendDescriptor | None = None,
-) -> Graph:
+) -> OperationGraph:
     """Return a graph as finalized descriptors of cuDNN's backend.
 
     Parameters
@@ -45,7 +45,7 @@ def lower(
     NotSupportedError, BadParamError
         cuDNN has no such graph.
     """
-    native = Graph(handle, data, stack, device_properties)
+    native = OperationGraph(handle, data, stack, device_properties)
     lowering = _Lowering(data, native)
     lowering.add_operands()
     for node in data.nodes:
@@ -116,11 +116,11 @@ def _may_have_channels_last(data: GraphData) -> bool:
 class _Lowering:
     """Adds operations to a native graph, with one tensor descriptor for each view of a tensor.
 
-    Each descriptor has a unique id of cuDNN.  `Graph.uids` maps the names of the views in memory to
+    Each descriptor has a unique id of cuDNN.  `OperationGraph.uids` maps the names of the views in memory to
     their ids.
     """
 
-    def __init__(self, data: GraphData, native: Graph) -> None:
+    def __init__(self, data: GraphData, native: OperationGraph) -> None:
         self._data = data
         self._native = native
         self._descriptors: dict[Any, BackendDescriptor] = {}

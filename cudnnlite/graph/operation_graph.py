@@ -1,4 +1,4 @@
-"""`Graph`: the final descriptors of an operation graph."""
+"""`OperationGraph`: the final descriptors of an operation graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cudnnlite.graph.data import GraphData
 ALIGNMENT = 16  # bytes; engines with vector loads need it of every operand
 
 
-class Graph(NonCopyable):
+class OperationGraph(NonCopyable):
     """The final descriptors of an operation graph, and the unique ids of its tensors.
 
     Operations are added one by one; `finish` makes the descriptor of the graph.
@@ -104,7 +104,7 @@ class Graph(NonCopyable):
             operation.set(name, value, type_name)
         self._operations.append(operation.finalize())
 
-    def finish(self) -> Graph:
+    def finish(self) -> OperationGraph:
         """Make the descriptor of the whole graph, which cuDNN checks, and return this graph.
 
         Raises

@@ -31,8 +31,7 @@ from cudnnlite.graph.known_faults import (
 )
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.node_attributes import parse_number
-from cudnnlite.graph.operation_graph import ALIGNMENT
-from cudnnlite.graph.operation_graph import Graph as NativeGraph
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.plans.nearest_graph import hints, none_named
@@ -90,7 +89,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         requirements: Requirements = NO_REQUIREMENTS,
         *,
         replay: bool = False,
-        native: NativeGraph | None = None,
+        native: OperationGraph | None = None,
         scratch: Iterable[str] = (),
     ) -> None:
         reason = why_wrong(graph)
@@ -252,7 +251,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         }
 
     def _requested_engine(
-        self, native: NativeGraph, engine: Engine
+        self, native: OperationGraph, engine: Engine
     ) -> tuple[AlgorithmResult, ExecutionPlan]:
         """Return the engine that the user named."""
         configuration = configure(native, engine, self._resources)
@@ -265,7 +264,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             raise WorkspaceLimitError(f"engine={engine}: {over_limit(needed, self._limit or 0)}")
         return replace(self._row(configuration), workspace=call.workspace), call
 
-    def _preferred_engine(self, native: NativeGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
+    def _preferred_engine(self, native: OperationGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
         """Return the first engine that is allowed and fits the limit."""
         passed_over: list[tuple[AlgorithmResult, str]] = []
         is_limit_to_blame = False
@@ -337,7 +336,7 @@ class GraphCall(ExecutionPlan):
 
     def __init__(
         self,
-        native: NativeGraph,
+        native: OperationGraph,
         configuration: Configuration,
         stack: ExitStack,
         numbers: NumbersInMemory,

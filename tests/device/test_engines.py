@@ -23,7 +23,7 @@ from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_out
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution import graphs
 from cudnnlite.operations.convolution.engines import engine_rows
 from cudnnlite.problems.problem import Problem as Described
@@ -34,7 +34,7 @@ from .test_tuner import hurry
 X, W = (2, 8, 9, 11), (6, 8, 3, 2)
 
 
-def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> Graph:
+def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> OperationGraph:
     return graphs.graph_of(handle, problem_of(problem), stack)
 
 

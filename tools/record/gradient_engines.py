@@ -29,7 +29,7 @@ from cudnnlite.graph.engines import HEURISTICS, Configuration, named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from tools.record.layer_graphs import uploaded, values
 
 KINDS = {
@@ -127,7 +127,7 @@ def convolve(x: Any, w: Any, conv: dnn.ConvolutionSpec) -> Any:
     )
 
 
-def distinct_configurations(graph: Graph, stack: ExitStack) -> Iterator[Configuration]:
+def distinct_configurations(graph: OperationGraph, stack: ExitStack) -> Iterator[Configuration]:
     """Yield what cuDNN's heuristics name: each configuration once, a few of each engine."""
     tried: set[str] = set()
     counts: Counter[int] = Counter()

@@ -24,7 +24,7 @@ from cudnnlite.graph.engines import (
 )
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import why_engine_is_wrong
-from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
@@ -144,7 +144,7 @@ def named_engine(
     return replace(row_of(configuration, problem), workspace=plan.workspace), plan
 
 
-def _why_refused(engine: Engine, graph: Graph) -> str:
+def _why_refused(engine: Engine, graph: OperationGraph) -> str:
     """Return why cuDNN refused an engine, by the engines that the graph has."""
     assert graph.descriptor is not None
     count: int = graph.descriptor.get("engine_global_count")
@@ -155,7 +155,9 @@ def _why_refused(engine: Engine, graph: Graph) -> str:
     return "for this problem there is no such engine"
 
 
-def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> list[AlgorithmResult]:
+def engine_rows(
+    graph: OperationGraph, problem: Problem, *, compiled: bool = False
+) -> list[AlgorithmResult]:
     """Return a row for each configuration of cuDNN's heuristics, and for each other engine.
 
     The configurations come first, the preferred one at the front.  A row that may not be used says
@@ -177,7 +179,7 @@ def engine_rows(graph: Graph, problem: Problem, *, compiled: bool = False) -> li
         return rows
 
 
-def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> Graph | None:
+def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph | None:
     """Return the graph that all engines for a problem share; None if no engine may be tried."""
     if why_no_engine(problem):
         return None
@@ -198,7 +200,7 @@ def row_of(configuration: Configuration, problem: Problem) -> AlgorithmResult:
     return configuration.candidate(math_type)
 
 
-def why_excluded(configuration: Configuration, graph: Graph, problem: Problem) -> str:
+def why_excluded(configuration: Configuration, graph: OperationGraph, problem: Problem) -> str:
     """Return why an engine may not be used for a problem; empty if it may."""
     math_type = problem.math_type
     first = problem.values[problem.operation.reads[0]]

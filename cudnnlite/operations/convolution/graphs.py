@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from cudnnlite.devices.handle import Handle
 from cudnnlite.graph.convolution_data import ConvolutionData, convolution_data, fused_data
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.problems.fused_convolution import (
     BIAS,
     FUSED,
@@ -19,7 +19,7 @@ from cudnnlite.problems.fused_convolution import (
 from cudnnlite.problems.problem import Problem
 
 
-def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> Graph:
+def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph:
     """Return a problem's operation graph as descriptors; NotSupportedError if cuDNN has none."""
     return lower(data_of(problem), handle, stack)
 

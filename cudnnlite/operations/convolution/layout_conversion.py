@@ -11,7 +11,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native import NativeConvolution
 from cudnnlite.plans.conversion import ConvertedCall, memory_of
@@ -43,7 +43,7 @@ class ConvertedConvolution(ConvertedCall):
         The algorithm or engine; None for the one that cuDNN's heuristic prefers in the layout.
     layout : str
         The layout, by its name at the operands' rank.
-    graph : Graph, optional
+    graph : OperationGraph, optional
         The graph of the problem in the layout, if the caller keeps it open.
     limit, interface, is_aligned
         As in `choose`, if there is no choice.
@@ -63,7 +63,7 @@ class ConvertedConvolution(ConvertedCall):
         choice: AlgorithmResult | None,
         layout: str,
         stack: ExitStack,
-        graph: Graph | None = None,
+        graph: OperationGraph | None = None,
         *,
         limit: int | None = None,
         interface: str | None = None,

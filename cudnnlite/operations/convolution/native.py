@@ -12,7 +12,7 @@ from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.operation_graph import Graph
+from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.graphs import graph_of
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.problem import Problem
@@ -25,7 +25,7 @@ class NativeConvolution(NativeProblem):
     ----------
     handle, problem, stack
         As in `NativeProblem`.
-    graph : Graph, optional
+    graph : OperationGraph, optional
         The problem's graph, if the caller has it.  The caller keeps it open for as long as this
         object is used.
     for_descriptor_call : bool
@@ -38,7 +38,7 @@ class NativeConvolution(NativeProblem):
         handle: Handle,
         problem: Problem,
         stack: ExitStack,
-        graph: Graph | None = None,
+        graph: OperationGraph | None = None,
         *,
         for_descriptor_call: bool = False,
     ) -> None:
@@ -47,7 +47,7 @@ class NativeConvolution(NativeProblem):
         self._for_descriptor_call = for_descriptor_call
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> OperationGraph:
         """The operation graph; NotSupportedError if cuDNN has none."""
         if self._shared_graph is not None:
             return self._shared_graph

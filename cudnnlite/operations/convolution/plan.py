@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.operation_graph import ALIGNMENT, Graph
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, prepare
 from cudnnlite.operations.convolution.layout_conversion import (
@@ -50,7 +50,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         Whether calls are recorded as CUDA graphs and launched.
     is_aligned : bool
         Whether operands have the alignment that engines need.
-    graph : Graph, optional
+    graph : OperationGraph, optional
         The problem's graph, if the caller keeps it open for as long as this plan is used.
 
     Attributes
@@ -88,7 +88,7 @@ class ConvolutionPlan(OperationPlan[DeviceArray]):
         *,
         replay: bool = False,
         is_aligned: bool = True,
-        graph: Graph | None = None,
+        graph: OperationGraph | None = None,
     ) -> None:
         super().__init__(handle, problem, limit)
         self.choice = None
