@@ -208,7 +208,7 @@ def suggest_keywords(function: FunctionT) -> FunctionT:
 
 
 def methods_of(public_name: str) -> Callable[[ClassT], ClassT]:
-    """Decorate a base class that users do not know: errors call its methods by a public class."""
+    """Decorate a class: errors call its methods by a public class, wherever they are defined."""
 
     def rename(kind: ClassT) -> ClassT:
         for name, value in vars(kind).items():

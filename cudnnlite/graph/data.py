@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from cudnnlite.arguments import (
     cut,
-    instance_of,
     integer,
     integers,
     one_of,
@@ -28,7 +27,7 @@ from cudnnlite.graph.node_attributes import (
 )
 from cudnnlite.graph.plain import graph_from_plain, graph_to_plain
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
-from cudnnlite.graph.tensor import GraphTensor
+from cudnnlite.graph.tensor import GraphTensor, check_tensor
 from cudnnlite.other_libraries import GRAPH
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import MAX_RANK, parse_shape, span
@@ -44,6 +43,8 @@ _HEADING = ("result", "operation", "operands", "attributes")
 @methods_of("Graph")
 class GraphData:
     """Tensors, and operations in the order in which they were added.
+
+    Formulas are functions that add operations.  `Graph` has them as methods, and plans.
 
     Parameters
     ----------
@@ -162,7 +163,7 @@ class GraphData:
             The message names the argument.
         """
         self._check_name(name)
-        record = self._own(tensor, "tensor").record
+        record = check_tensor(self, tensor, "tensor").record
         if record.name:
             raise ArgumentError(f"tensor is {record}, which is in memory already")
         if tensor.number not in self._written_numbers():
@@ -198,7 +199,7 @@ class GraphData:
         self, tensor: GraphTensor, shape: Iterable[int], strides: Iterable[int]
     ) -> GraphTensor:
         """Return another view of a tensor in memory: the same name, other sizes and strides."""
-        record = self._own(tensor, "tensor").record
+        record = check_tensor(self, tensor, "tensor").record
         if not record.name or record.value is not None:
             raise ArgumentError(f"tensor is {record}, which is not in memory")
         sizes = parse_shape(shape, all_may_be_empty=True)
@@ -225,19 +226,12 @@ class GraphData:
     def as_tensor(self, value: object) -> GraphTensor:
         """Return a tensor of this graph, or a number as a scalar; else ArgumentError."""
         if isinstance(value, GraphTensor):
-            return self._own(value, "tensor")
+            return check_tensor(self, value, "tensor")
         number = real_number(value, "value")
         names = self._numbers_by_name()
         while (name := f"number_{self._first_free_number}") in names:
             self._first_free_number += 1
         return self.scalar(name, number)
-
-    def _own(self, tensor: GraphTensor, argument: str) -> GraphTensor:
-        """Return a tensor of this graph; ArgumentError for any other."""
-        instance_of(tensor, GraphTensor, argument)
-        if tensor.graph is not self:
-            raise ArgumentError(f"{argument} is {tensor.record}, a tensor of another graph")
-        return tensor
 
     def _add(self, record: TensorRecord) -> GraphTensor:
         self._check_open()
@@ -363,7 +357,7 @@ class GraphData:
             several = (group,)
             if not isinstance(group, GraphTensor):
                 several = sequence(group, f"{argument}[{shown(name)}]", "a tensor", _MOST_TENSORS)
-            numbers[name] = tuple(self._own(tensor, argument).number for tensor in several)
+            numbers[name] = tuple(check_tensor(self, tensor, argument).number for tensor in several)
         return numbers
 
     def _check_order(self, node: Node) -> None:

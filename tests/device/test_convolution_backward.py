@@ -20,7 +20,7 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.problems.catalogue import OPERATIONS

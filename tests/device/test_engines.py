@@ -19,7 +19,13 @@ from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.graph import engines
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
-from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_output
+from cudnnlite.graph.convolution_formulas import (
+    add_convolution,
+    add_input,
+    add_output,
+    add_pointwise,
+)
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import HEURISTICS, named_by
 from cudnnlite.graph.execution_plan import MOST_PACKS, ExecutionPlan
 from cudnnlite.graph.lowering import lower
@@ -589,15 +595,17 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
     fill(y, 0xFF)
     between = dnn.TensorSpec(y.shape, "float32", "NHWC")
     with ExitStack() as stack:
-        data = ConvolutionData()
+        data = GraphData()
         reads = {
             name: add_input(data, name, array.spec) for name, array in {"x": x, "w": w}.items()
         }
         conv = dnn.ConvolutionSpec(1)
-        result = data.convolution("CONVOLUTION_FORWARD", reads, between, conv, dnn.DataType.FLOAT)
+        result = add_convolution(
+            data, "CONVOLUTION_FORWARD", reads, between, conv, dnn.DataType.FLOAT
+        )
         bias = add_input(data, "b", b.spec)
-        result = data.function(PointwiseMode.ADD, between, result, bias)
-        result = data.function(PointwiseMode.RELU_FWD, between, result)
+        result = add_pointwise(data, PointwiseMode.ADD, between, result, bias)
+        result = add_pointwise(data, PointwiseMode.RELU_FWD, between, result)
         add_output(data, "y", result, y.spec)
         graph = lower(data, handle, stack)
         plan = None

@@ -12,7 +12,7 @@ from oracles import onnx_convolution
 from tolerances import assert_close
 
 import cudnnlite as dnn
-from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.operations.graph.activations import ACTIVATIONS as NAMES
 
 from .problems import LAST, Array, poisoned, random_values, upload

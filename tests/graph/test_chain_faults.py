@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.graph.convolution_data import convolution_data
+from cudnnlite.graph.convolution_formulas import convolution_data
 from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 
 IMAGES = (2, 24, 5, 7)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.graph.convolution_data import convolution_data, fused_data
+from cudnnlite.graph.convolution_formulas import convolution_data, fused_data
 
 POOLING = {"stride": (1, 2), "padding": ((0, 1), (1, 0))}
 # The arguments of each public method.

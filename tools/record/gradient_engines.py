@@ -24,7 +24,7 @@ import torch
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
-from cudnnlite.graph.convolution_data import convolution_data
+from cudnnlite.graph.convolution_formulas import convolution_data
 from cudnnlite.graph.engines import HEURISTICS, Configuration, named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import why_engine_is_wrong

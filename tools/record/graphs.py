@@ -30,7 +30,13 @@ import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendHeurMode, PointwiseMode
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.errors import CudnnError
-from cudnnlite.graph.convolution_data import ConvolutionData, add_input, add_output
+from cudnnlite.graph.convolution_formulas import (
+    add_convolution,
+    add_input,
+    add_output,
+    add_pointwise,
+)
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
@@ -414,20 +420,20 @@ def graph_of(handle, stack, key, specs, y_spec, conv):
     """Return the graph of a key."""
     _, _, _, _, _, chain, compute, between, alpha = key
     kind = parse_dtype(compute)
-    data = ConvolutionData(kind)
+    data = GraphData(kind)
     tensors = {name: add_input(data, name, spec) for name, spec in specs.items()}
     virtual = y_spec.packed(y_spec.shape, between)
     reads = {name: tensors[name] for name in ("x", "w")}
-    y = data.convolution("CONVOLUTION_FORWARD", reads, virtual, conv, kind, alpha)
+    y = add_convolution(data, "CONVOLUTION_FORWARD", reads, virtual, conv, kind, alpha)
     wide = dnn.DataType.DOUBLE if kind == dnn.DataType.DOUBLE else dnn.DataType.FLOAT
     for number, name in enumerate(chain):
         if name in OPERANDS:
             mode, _, alphas = OPERANDS[name]
             operand = tensors[operand_name(number)]
-            y = data.function(mode, virtual, y, operand, compute=wide, alphas=alphas)
+            y = add_pointwise(data, mode, virtual, y, operand, compute=wide, alphas=alphas)
         else:
             mode, coefficients, _ = MODES[name]
-            y = data.function(mode, virtual, y, compute=wide, coefficients=coefficients)
+            y = add_pointwise(data, mode, virtual, y, compute=wide, coefficients=coefficients)
     add_output(data, "y", y, y_spec)
     return lower(data, handle, stack)
 
@@ -628,18 +634,18 @@ def run_nan_graph(handle, arrays, conv, activation, nan):
     """Run a convolution with a bias and an activation by the first engine that is named."""
     with ExitStack() as stack:
         kind = conv.compute_type_for(arrays["x"].spec)
-        data = ConvolutionData(kind)
+        data = GraphData(kind)
         tensors = {
             name: add_input(data, name, array.spec) for name, array in arrays.items() if name != "y"
         }
         wide = dnn.TensorSpec(arrays["y"].shape, kind)
         reads = {name: tensors[name] for name in ("x", "w")}
-        y = data.convolution("CONVOLUTION_FORWARD", reads, wide, conv, kind)
-        y = data.function(PointwiseMode.ADD, wide, y, tensors["bias"], compute=kind)
+        y = add_convolution(data, "CONVOLUTION_FORWARD", reads, wide, conv, kind)
+        y = add_pointwise(data, PointwiseMode.ADD, wide, y, tensors["bias"], compute=kind)
         mode, coefficients, _ = MODES[activation]
         if nan is not None:
             coefficients = {**coefficients, "nan_propagation": nan}
-        y = data.function(mode, wide, y, compute=kind, coefficients=coefficients)
+        y = add_pointwise(data, mode, wide, y, compute=kind, coefficients=coefficients)
         add_output(data, "y", y, arrays["y"].spec)
         graph = lower(data, handle, stack)
         configurations = (

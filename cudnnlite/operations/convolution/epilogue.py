@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from cudnnlite.arguments import shown
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
-from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.tensor import GraphTensor

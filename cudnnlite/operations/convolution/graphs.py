@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cudnnlite.devices.handle import Handle
-from cudnnlite.graph.convolution_data import ConvolutionData, convolution_data, fused_data
+from cudnnlite.graph.convolution_formulas import convolution_data, fused_data
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.problems.fused_convolution import (
@@ -24,7 +25,7 @@ def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGra
     return lower(data_of(problem), handle, stack)
 
 
-def data_of(problem: Problem) -> ConvolutionData:
+def data_of(problem: Problem) -> GraphData:
     """Return a problem's operation graph as data.
 
     If `adds_bias_apart` is true, the graph has the convolution without the bias; if

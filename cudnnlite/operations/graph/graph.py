@@ -12,9 +12,10 @@ from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, as
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
+from cudnnlite.graph import attention_formulas, convolution_formulas, formulas, layer_formulas
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
-from cudnnlite.graph.layer_formulas import LayerFormulas
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
 from cudnnlite.plans.operands import use
@@ -23,11 +24,13 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.catalogue import problem_from_plain
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.unknown import methods_of
 
 PlanT = TypeVar("PlanT", bound=OperationPlan[Any])
 
 
-class Graph(LayerFormulas):
+@methods_of("Graph")
+class Graph(GraphData):
     """Operations of cuDNN's graph API as data: no handle, no C call, until it is planned.
 
     `input` makes a tensor, methods and operators compute others, and `output` marks a tensor that
@@ -62,6 +65,50 @@ class Graph(LayerFormulas):
     ...     print(plan(**arrays)["y"].numpy()[0, 0, :2])
     [257. 257.]
     """
+
+    # Formulas, whose first parameter is the graph, as methods.
+
+    pointwise = formulas.pointwise
+    exp = formulas.exp
+    log = formulas.log
+    sqrt = formulas.sqrt
+    rsqrt = formulas.rsqrt
+    reciprocal = formulas.reciprocal
+    abs = formulas.abs
+    erf = formulas.erf
+    identity = formulas.identity
+    div = formulas.div
+    relu = formulas.relu
+    gelu = formulas.gelu
+    tanh = formulas.tanh
+    sigmoid = formulas.sigmoid
+    elu = formulas.elu
+    swish = formulas.swish
+    softplus = formulas.softplus
+    where = formulas.where
+    index = formulas.index
+    matmul = formulas.matmul
+    reduce = formulas.reduce
+    softmax = formulas.softmax
+    softmax_with_stats = formulas.softmax_with_stats
+    transposed = formulas.transposed
+    reshape = formulas.reshape
+
+    causal = attention_formulas.causal
+    window = attention_formulas.window
+    within_lengths = attention_formulas.within_lengths
+    bernoulli = attention_formulas.bernoulli
+
+    convolution_forward = convolution_formulas.convolution_forward
+    convolution_backward_data = convolution_formulas.convolution_backward_data
+    convolution_backward_filter = convolution_formulas.convolution_backward_filter
+
+    normalization_forward = layer_formulas.normalization_forward
+    normalization_backward = layer_formulas.normalization_backward
+    gen_stats = layer_formulas.gen_stats
+    resample_forward = layer_formulas.resample_forward
+    resample_forward_with_indices = layer_formulas.resample_forward_with_indices
+    resample_backward = layer_formulas.resample_backward
 
     def plan(
         self,

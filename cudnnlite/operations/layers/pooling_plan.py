@@ -8,7 +8,7 @@ from typing import Any
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import DataType, PoolingMode
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.convolution_data import add_input, add_output
+from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
