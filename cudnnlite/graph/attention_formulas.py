@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from cudnnlite.arguments import integer, real_number
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.formulas import index, pointwise, where
-from cudnnlite.graph.tensor import GraphTensor, check_rank, check_tensor
+from cudnnlite.graph.data import GraphData, check_tensor
+from cudnnlite.graph.formulas import check_rank, index, pointwise, where
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs.layout import parse_shape
 
 MOST_STEPS = 1 << 24  # which float32 counts exactly: cuDNN compares steps as floats in a window

@@ -10,8 +10,9 @@ from cudnnlite.arguments import instance_of
 from cudnnlite.enums import ActivationMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.formulas import check_rank, check_same_rank
 from cudnnlite.graph.records import Shape
-from cudnnlite.graph.tensor import GraphTensor, check_rank, check_same_rank
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.filter import as_tensor
 from cudnnlite.specs.layers import ActivationSpec

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudnnlite.arguments import (
     cut,
+    instance_of,
     integer,
     integers,
     one_of,
@@ -27,7 +28,7 @@ from cudnnlite.graph.node_attributes import (
 )
 from cudnnlite.graph.plain import graph_from_plain, graph_to_plain
 from cudnnlite.graph.records import Node, Shape, TensorRecord, packed_strides
-from cudnnlite.graph.tensor import GraphTensor, check_tensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.other_libraries import GRAPH
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import MAX_RANK, parse_shape, span
@@ -510,10 +511,12 @@ class GraphData:
         return f"<{type(self).__name__} of {operations}: {reads} -> {writes}>"
 
 
-def _mapping(value: object, argument: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ArgumentError(f"{argument}={shown(value)} is not a mapping")
-    return value
+def check_tensor(graph: GraphData, tensor: GraphTensor, argument: str) -> GraphTensor:
+    """Return a tensor of a graph; ArgumentError for any other value."""
+    instance_of(tensor, GraphTensor, argument)
+    if tensor.graph is not graph:
+        raise ArgumentError(f"{argument} is {tensor.record}, a tensor of another graph")
+    return tensor
 
 
 def parse_strides(strides: Iterable[int] | None, shape: Shape, layout: str | None = None) -> Shape:
@@ -524,3 +527,9 @@ def parse_strides(strides: Iterable[int] | None, shape: Shape, layout: str | Non
     sizes = [max(size, 1) for size in shape]
     # The spec refuses what no tensor has.
     return TensorSpec(sizes, layout=layout, strides=strides).strides
+
+
+def _mapping(value: object, argument: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{argument}={shown(value)} is not a mapping")
+    return value

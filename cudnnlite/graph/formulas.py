@@ -16,9 +16,9 @@ from cudnnlite.arguments import integer, integers, one_of, real_number, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType, ReduceTensorOp, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphData, parse_strides
+from cudnnlite.graph.data import GraphData, check_tensor, parse_strides
 from cudnnlite.graph.records import Shape
-from cudnnlite.graph.tensor import GraphTensor, check_rank, check_tensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs.layout import MAX_RANK, parse_shape
 
 _TWO_OPERANDS = frozenset(
@@ -342,6 +342,27 @@ def reshape(
     result = graph.virtual(sizes, tensor.dtype, parse_strides(strides, sizes))
     graph.node("RESHAPE", reads={"xdesc": x}, writes={"ydesc": result})
     return result
+
+
+# --------------------------------------------------------------- arguments
+
+
+def check_rank(graph: GraphData, tensor: GraphTensor, argument: str, least: int) -> GraphTensor:
+    """Return a tensor of a graph that has `least` axes or more; ArgumentError for any other."""
+    if check_tensor(graph, tensor, argument).rank < least:
+        raise ArgumentError(f"{argument} has shape {tensor.shape}; needed: {least} axes at least")
+    return tensor
+
+
+def check_same_rank(graph: GraphData, **tensors: GraphTensor) -> None:
+    """Raise ArgumentError unless tensors are of a graph and of one rank, from 2 on."""
+    (first, x), *others = tensors.items()
+    check_rank(graph, x, first, 2)
+    for argument, tensor in others:
+        if check_tensor(graph, tensor, argument).rank != x.rank:
+            raise ArgumentError(
+                f"{argument} has shape {tensor.shape}; needed: the rank of {first}, {x.shape}"
+            )
 
 
 def _operand_count(mode: str) -> int:

@@ -14,9 +14,10 @@ from cudnnlite._raw.enums import (
 from cudnnlite.arguments import integer, integers, one_of, real_number, sequence, shown
 from cudnnlite.enums import DataType, NanPropagation, parse_enum
 from cudnnlite.errors import ArgumentError
-from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.data import GraphData, check_tensor
+from cudnnlite.graph.formulas import check_rank, check_same_rank
 from cudnnlite.graph.records import Shape
-from cudnnlite.graph.tensor import GraphTensor, check_rank, check_same_rank, check_tensor
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.specs.layout import MAX_RANK, parse_shape
 from cudnnlite.specs.steps import pads_with_last_window
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cudnnlite.arguments import instance_of, integer, shown
+from cudnnlite.arguments import integer, shown
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
@@ -134,29 +134,3 @@ class GraphTensor:
 
     def __repr__(self) -> str:
         return f"<tensor {self.record}>"
-
-
-def check_tensor(graph: Any, tensor: GraphTensor, argument: str) -> GraphTensor:
-    """Return a tensor of a graph; ArgumentError for any other value."""
-    instance_of(tensor, GraphTensor, argument)
-    if tensor.graph is not graph:
-        raise ArgumentError(f"{argument} is {tensor.record}, a tensor of another graph")
-    return tensor
-
-
-def check_rank(graph: Any, tensor: GraphTensor, argument: str, least: int) -> GraphTensor:
-    """Return a tensor of a graph that has `least` axes or more; ArgumentError for any other."""
-    if check_tensor(graph, tensor, argument).rank < least:
-        raise ArgumentError(f"{argument} has shape {tensor.shape}; needed: {least} axes at least")
-    return tensor
-
-
-def check_same_rank(graph: Any, **tensors: GraphTensor) -> None:
-    """Raise ArgumentError unless tensors are of a graph and of one rank, from 2 on."""
-    (first, x), *others = tensors.items()
-    check_rank(graph, x, first, 2)
-    for argument, tensor in others:
-        if check_tensor(graph, tensor, argument).rank != x.rank:
-            raise ArgumentError(
-                f"{argument} has shape {tensor.shape}; needed: the rank of {first}, {x.shape}"
-            )
