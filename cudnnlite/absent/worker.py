@@ -24,7 +24,7 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.engines import REFUSALS, Configuration, configurations, configure
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS, Requirements, why_excluded
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS, Requirements, why_excluded
 
 _KERNEL_NAME = re.compile(r'"kernelName":"([^"]+)"')
 
@@ -79,7 +79,7 @@ class _Planner:
         """Yield the engines that the heuristics name; plans are finalised as is asked."""
         requirements = Requirements(question.math_type)
         is_served = False
-        for configuration in configurations(graph, HEURISTICS_OF_GRAPHS, stack):
+        for configuration in configurations(graph, HEURISTICS_OF_PLANS, stack):
             row = _row(configuration)
             reason = why_excluded(configuration, question.graph, requirements)
             if reason is not None:

@@ -20,17 +20,13 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.engines import HEURISTICS, Configuration, Engine, configurations, unnamed
+from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_plan import (
-    GraphPlan,
-    Requirements,
-    row_of,
-    why_excluded,
-)
+from cudnnlite.graph.selection import Requirements, candidates
+from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.replay import Replay
 from cudnnlite.problems.results import AlgorithmResult
@@ -253,27 +249,11 @@ def engine_candidates(
     """Yield every engine with the knobs that cuDNN suggests, and why it is excluded."""
     if policy.interface == "descriptor":
         return
-    with ExitStack() as search:
-        indices: set[int] = set()
-        ranked = configurations(native, HEURISTICS, search)
-        for rank, configuration in enumerate(ranked):
-            indices.add(configuration.engine.index)
-            yield replace(_candidate(configuration, native.data, policy), heuristic=rank)
-        if policy.search == "heuristics":
+    dtype = next(iter(native.data.inputs.values())).dtype
+    for row in candidates(native, requirements_of(policy)):
+        if policy.search == "heuristics" and row.heuristic is None:
             return
-        for configuration in unnamed(native, indices, search):
-            yield _candidate(configuration, native.data, policy)
-
-
-def _candidate(
-    configuration: Configuration, graph: GraphData, policy: TuningPolicy
-) -> AlgorithmResult:
-    """Return an engine as a candidate; if it is excluded, its row has the reason."""
-    requirements = requirements_of(policy)
-    dtype = next(iter(graph.inputs.values())).dtype
-    row = row_of(configuration, graph, requirements)
-    reason = why_excluded(configuration, graph, requirements) or policy.why_not(row, dtype)
-    return replace(row, why_not=reason)
+        yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
 def requirements_of(policy: TuningPolicy) -> Requirements:

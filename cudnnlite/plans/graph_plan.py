@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from operator import is_not
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from cudnnlite._raw.enums import BackendHeurMode, BackendNumericalNote
 from cudnnlite.arguments import cut, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.enums import DataType, MathType, Status
+from cudnnlite.enums import Status
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
-from cudnnlite.graph.compiled_plans import configurations_to_try
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.engines import REFUSALS, Configuration, Engine, configure
+from cudnnlite.graph.engines import Configuration, Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.known_faults import (
-    multiplies_in_tf32,
-    why_engine_is_wrong,
     why_wrong,
 )
 from cudnnlite.graph.lowering import lower
@@ -34,28 +29,27 @@ from cudnnlite.graph.node_attributes import parse_number
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.records import TensorRecord
+from cudnnlite.graph.selection import (
+    HEURISTICS_OF_PLANS,
+    NO_REQUIREMENTS,
+    NoSelection,
+    Requirements,
+    Selection,
+    named,
+    select,
+    why_excluded,
+    with_scratch,
+)
 from cudnnlite.plans.nearest_graph import hints, none_named
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import aligned_size, over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
-HEURISTICS_OF_GRAPHS = (BackendHeurMode.A, BackendHeurMode.FALLBACK)
 
 
 _is_given = partial(is_not, None)
-
-
-class Requirements(NamedTuple):
-    """The math type and the determinism that an engine must have."""
-
-    math_type: MathType = MathType.DEFAULT
-    is_deterministic: bool = False
-
-
-NO_REQUIREMENTS = Requirements()
 
 
 class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
@@ -214,10 +208,11 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
                 error.notes = (*error.notes, *self._hints())
                 raise
         if self._engine is not None:
-            row, call = self._requested_engine(native, self._engine)
+            selection = self._requested_engine(native, self._engine)
         else:
-            row, call = self._preferred_engine(native)
-        self.choice = row
+            selection = self._preferred_engine(native)
+        call = selection.call
+        self.choice = selection.row
         self.workspace = self._with_scratch(call.workspace)
         if not self._replays:
             return call
@@ -227,8 +222,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
 
     def _with_scratch(self, workspace: int) -> int:
         """Return the bytes that an engine's workspace and the outputs in scratch memory need."""
-        nbytes = scratch_bytes(self.graph, self._scratch_outputs)
-        return aligned_size(workspace) + nbytes if nbytes else workspace
+        return with_scratch(workspace, scratch_bytes(self.graph, self._scratch_outputs))
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
@@ -250,51 +244,41 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
             for name, spec in self.problem.specs.items()
         }
 
-    def _requested_engine(
-        self, native: OperationGraph, engine: Engine
-    ) -> tuple[AlgorithmResult, ExecutionPlan]:
+    def _requested_engine(self, native: OperationGraph, engine: Engine) -> Selection:
         """Return the engine that the user named."""
-        configuration = configure(native, engine, self._resources)
-        reason = why_excluded(configuration, self.graph, self._requirements)
-        if reason is not None:
-            raise ArgumentError(f"engine={engine}: {reason}")
-        call = GraphCall(native, configuration, self._resources, self._numbers)
-        if self._is_over_limit(call):
-            needed = self._with_scratch(call.workspace)
-            raise WorkspaceLimitError(f"engine={engine}: {over_limit(needed, self._limit or 0)}")
-        return replace(self._row(configuration), workspace=call.workspace), call
+        selection = named(
+            native,
+            engine,
+            self._requirements,
+            "engine",
+            self._resources,
+            make_call=self._make_call,
+        )
+        needed = self._with_scratch(selection.call.workspace)
+        if self._limit is not None and needed > self._limit:
+            raise WorkspaceLimitError(f"engine={engine}: {over_limit(needed, self._limit)}")
+        return selection
 
-    def _preferred_engine(self, native: OperationGraph) -> tuple[AlgorithmResult, ExecutionPlan]:
+    def _preferred_engine(self, native: OperationGraph) -> Selection:
         """Return the first engine that is allowed and fits the limit."""
-        passed_over: list[tuple[AlgorithmResult, str]] = []
-        is_limit_to_blame = False
-        with ExitStack() as search:
-            for configuration in configurations_to_try(native, HEURISTICS_OF_GRAPHS, search):
-                row = self._row(configuration)
-                reason = why_excluded(configuration, self.graph, self._requirements)
-                if reason is not None:
-                    passed_over.append((row, reason))
-                    continue
-                trial = search.enter_context(ExitStack())
-                try:
-                    configured = configure(native, configuration.engine, trial)
-                    call = GraphCall(native, configured, trial, self._numbers)
-                except REFUSALS as error:
-                    trial.close()
-                    passed_over.append((row, f"it cannot do this after all ({error.status})"))
-                    continue
-                row = replace(row, workspace=call.workspace)
-                if not self._is_over_limit(call):
-                    self._resources.enter_context(trial.pop_all())
-                    row = replace(row, passed_over=tuple(passed_over), source=HEURISTIC)
-                    return row, call
-                is_limit_to_blame = True
-                trial.close()
-                workspace_bytes = self._with_scratch(call.workspace)
-                passed_over.append((row, over_limit(workspace_bytes, self._limit or 0)))
-        if not passed_over:
+        selection = select(
+            native,
+            self._requirements,
+            self._limit,
+            self._resources,
+            make_call=self._make_call,
+            scratch_nbytes=scratch_bytes(self.graph, self._scratch_outputs),
+        )
+        if isinstance(selection, Selection):
+            return selection
+        if not selection.passed_over:
             raise _none_named(self._handle, self.graph, self._hints())
-        raise _none_left(self.graph, passed_over, is_limit_to_blame=is_limit_to_blame)
+        raise _none_left(self.graph, selection)
+
+    def _make_call(
+        self, native: OperationGraph, configuration: Configuration, stack: ExitStack
+    ) -> ExecutionPlan:
+        return GraphCall(native, configuration, stack, self._numbers)
 
     def _hints(self) -> list[str]:
         """Return hints for a graph that cuDNN has no engine for.
@@ -305,13 +289,7 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         def is_allowed(configuration: Configuration, graph: GraphData) -> bool:
             return why_excluded(configuration, graph, self._requirements) is None
 
-        return hints(self._handle, self.graph, HEURISTICS_OF_GRAPHS, is_allowed)
-
-    def _is_over_limit(self, call: ExecutionPlan) -> bool:
-        return self._limit is not None and self._with_scratch(call.workspace) > self._limit
-
-    def _row(self, configuration: Configuration) -> AlgorithmResult:
-        return row_of(configuration, self.graph, self._requirements)
+        return hints(self._handle, self.graph, HEURISTICS_OF_PLANS, is_allowed)
 
 
 def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
@@ -375,45 +353,6 @@ class NumbersInMemory:
             self._places[name][0] = value
 
 
-def math_type_of(configuration: Configuration, graph: GraphData, requested: MathType) -> MathType:
-    """Return the math type of an engine for a graph."""
-    math_type = configuration.math_type(requested)
-    if math_type == MathType.FMA and multiplies_in_tf32(graph):
-        return MathType.DEFAULT
-    return math_type
-
-
-def row_of(
-    configuration: Configuration, graph: GraphData, requirements: Requirements
-) -> AlgorithmResult:
-    """Return an engine as a candidate."""
-    math_type = math_type_of(configuration, graph, requirements.math_type)
-    return configuration.candidate(math_type)
-
-
-def why_excluded(
-    configuration: Configuration, graph: GraphData, requirements: Requirements
-) -> str | None:
-    """Return why an engine may not be used, or None if it may."""
-    notes = configuration.numerical
-    reads_float32 = any(record.dtype == DataType.FLOAT for record in graph.inputs.values())
-    requested = requirements.math_type
-    needs_fma = requested == MathType.FMA
-    if needs_fma and math_type_of(configuration, graph, requested) != MathType.FMA:
-        return "it multiplies in fewer bits, math type FMA was asked for"
-    rounds_operands = BackendNumericalNote.DOWN_CONVERT_INPUTS in notes
-    may_round = requested == MathType.TENSOR_OP_ALLOW_CONVERSION
-    if rounds_operands and reads_float32 and not may_round:
-        return "it rounds its operands to a narrower type"
-    if BackendNumericalNote.REDUCED_PRECISION_REDUCTION in notes:
-        return "it sums in fewer bits than the compute type"
-    if requirements.is_deterministic and not configuration.deterministic:
-        return "it is not deterministic"
-    if not configuration.capturable:
-        return MAKES_A_TEXTURE
-    return why_engine_is_wrong(configuration.engine.index, graph, configuration.version)
-
-
 def _none_named(
     handle: Handle, graph: GraphData, hints_of_graph: Sequence[str]
 ) -> NotSupportedError:
@@ -424,16 +363,11 @@ def _none_named(
     )
 
 
-def _none_left(
-    graph: GraphData,
-    passed_over: Sequence[tuple[AlgorithmResult, str]],
-    *,
-    is_limit_to_blame: bool,
-) -> NotSupportedError | WorkspaceLimitError:
+def _none_left(graph: GraphData, selection: NoSelection) -> NotSupportedError | WorkspaceLimitError:
     """Return the error for a graph whose engines were all passed over."""
-    reasons = "; ".join(f"{row.algorithm}: {reason}" for row, reason in passed_over)
+    reasons = "; ".join(f"{row.algorithm}: {reason}" for row, reason in selection.passed_over)
     message = f"graph of {_kinds(graph)}: {reasons}"
-    if is_limit_to_blame:
+    if selection.larger:
         return WorkspaceLimitError(message)
     return NotSupportedError("cudnnBackendFinalize", Status.NOT_SUPPORTED, message)
 

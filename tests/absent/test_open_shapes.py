@@ -15,7 +15,7 @@ from cudnnlite.absent.driver_stub import driver_stub
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import KernelCaches, configurations_to_try
 from cudnnlite.graph.lowering import lower
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 
 SIZES = ((48, 64, 80), (1024, 256, 72), (8, 8, 8), (200, 40, 3000), (2040, 1928, 1800))
 
@@ -58,7 +58,7 @@ def engines_of(api, last_first):
                 BackendDescriptor(api, "DEVICEPROP", json_representation=text)
             ).finalize()
             graph = lower(product(*size), api, stack, device)
-            found = [*configurations_to_try(graph, HEURISTICS_OF_GRAPHS, stack)]
+            found = [*configurations_to_try(graph, HEURISTICS_OF_PLANS, stack)]
             compiled = [each for each in found if each.compiled and each.engine.knobs]
             is_first = not api.kernel_caches.engines(graph, None)
             chosen = compiled[-1 if last_first and is_first else 0]

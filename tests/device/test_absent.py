@@ -9,8 +9,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from cudnnlite.operations.candidates import subject_of
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 
 # cuDNN asks the GPU nothing about these.
 SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer normalization")
@@ -70,7 +70,7 @@ def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
     for (name, problem), answer in zip(named.items(), answers, strict=True):
         with ExitStack() as stack:
             graph = lower(subject_of(problem).graph, handle, stack)
-            engines = [found.engine for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)]
+            engines = [found.engine for found in configurations(graph, HEURISTICS_OF_PLANS, stack)]
         known = [row.engine for row in answer]
         assert [engine for engine in engines if engine in known] == known, name
         if name in SAME_LISTS:

@@ -14,7 +14,7 @@ from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import KernelCaches
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 
 
 def graphs() -> dict[str, Any]:
@@ -140,7 +140,7 @@ def compiled_engine(handle: dnn.Handle, graph: dnn.Graph) -> dnn.Engine:
     """Return the last engine that the heuristics name, with knobs, and that cuDNN compiles."""
     with ExitStack() as stack:
         native = lower(graph, handle, stack)
-        found = configurations(native, HEURISTICS_OF_GRAPHS, stack)
+        found = configurations(native, HEURISTICS_OF_PLANS, stack)
         return [each.engine for each in found if each.compiled and each.engine.knobs][-1]
 
 

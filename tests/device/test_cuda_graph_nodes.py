@@ -12,8 +12,8 @@ from cudnnlite._raw.types import cudaGraph_t
 from cudnnlite.graph.engines import configurations, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from cudnnlite.operations.convolution.graphs import data_of
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 
 
 def checked(result: tuple[Any, ...]) -> Any:
@@ -46,7 +46,7 @@ def check_update(handle: dnn.Handle) -> None:
         native = BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API
         engines = [
             found.engine
-            for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack)
+            for found in configurations(graph, HEURISTICS_OF_PLANS, stack)
             if native in found.behavior
         ]
         if not engines:

@@ -20,7 +20,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from tools.record.graph_cases import FAMILIES, combinations
 
 TABLE = json.loads((Path(__file__).parent / "data" / "graph_support.json").read_text())
@@ -35,7 +35,7 @@ def is_served(handle: dnn.Handle, graph: dnn.Graph) -> bool:
             native = lower(graph, handle, stack)
         except CudnnError:
             return False
-        return bool([*configurations(native, HEURISTICS_OF_GRAPHS, stack)])
+        return bool([*configurations(native, HEURISTICS_OF_PLANS, stack)])
 
 
 def is_right(outcome: list[Any]) -> bool:

@@ -43,9 +43,9 @@ from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.graph.engines import Engine, configurations, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.plans.capture import recorded
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS
 from tools.benchmarks.rnn import NETWORKS
 
 SETS = 64  # of operands: more than any plan keeps graphs or variant packs for
@@ -220,7 +220,7 @@ def updatable_engine(handle: dnn.Handle, problem: Any) -> Engine | None:
     native = BackendBehaviorNote.SUPPORTS_CUDA_GRAPH_NATIVE_API
     with ExitStack() as stack:
         graph = lower(data_of(problem), handle, stack)
-        for found in configurations(graph, HEURISTICS_OF_GRAPHS, stack):
+        for found in configurations(graph, HEURISTICS_OF_PLANS, stack):
             if found.capturable and native in found.behavior:
                 return found.engine
     return None

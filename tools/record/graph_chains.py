@@ -387,7 +387,7 @@ def engines_of(handle: dnn.Handle, graph: dnn.Graph) -> list[Engine]:
             native = lower(graph, handle, stack)
         except CudnnError:
             return []
-        for configuration in configurations(native, graph_plan.HEURISTICS_OF_GRAPHS, stack):
+        for configuration in configurations(native, graph_plan.HEURISTICS_OF_PLANS, stack):
             engines.setdefault(configuration.engine.index, configuration.engine)
     return [*engines.values()]
 

@@ -24,7 +24,8 @@ import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
 from cudnnlite.graph.engines import configurations, configure
 from cudnnlite.graph.lowering import lower
-from cudnnlite.plans.graph_plan import HEURISTICS_OF_GRAPHS, GraphCall, NumbersInMemory
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
+from cudnnlite.plans.graph_plan import GraphCall, NumbersInMemory
 from tools.record.graph_cases import FAMILIES, Array, Case, Key, combinations
 from tools.record.support import upload, write
 
@@ -61,7 +62,7 @@ def record(handle: dnn.Handle, key: Key) -> Outcome:
         except CudnnError as error:
             return Outcome(error.status.name, "graph")
         outcome = Outcome("NONE_NAMED")
-        for configuration in configurations(native, HEURISTICS_OF_GRAPHS, stack):
+        for configuration in configurations(native, HEURISTICS_OF_PLANS, stack):
             notes = "+".join(sorted(note.name for note in configuration.numerical))
             engine = f"{configuration.engine}: {notes}"
             try:

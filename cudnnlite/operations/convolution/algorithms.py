@@ -18,8 +18,8 @@ from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, Works
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.problem import EXECUTE
+from cudnnlite.graph.selection import Selection
 from cudnnlite.operations.convolution.engines import (
-    PreferredEngine,
     named_engine,
     preferred_engine,
     warn_of_limit,
@@ -141,8 +141,8 @@ def choose(
             choice = _choose(native, None, limit)
             return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
     preferred = preferred_engine(native, limit, stack)
-    if isinstance(preferred, PreferredEngine):
-        return _completed(native, preferred.row, preferred.plan)
+    if isinstance(preferred, Selection):
+        return _completed(native, preferred.row, preferred.call)
     if needs_graph and preferred.larger:
         raise WorkspaceLimitError(f"no engine serves: {preferred.why}")
     if needs_graph:
@@ -243,7 +243,8 @@ def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
     """Prepare the call of a choice; `stack` owns its native objects."""
     problem = native.problem
     if isinstance(choice.algorithm, Engine):
-        row, plan = named_engine(native, choice.algorithm, stack)
+        selection = named_engine(native, choice.algorithm, stack)
+        row = selection.row
         # These facts about a named engine are known only now.
         choice = replace(
             choice,
@@ -251,7 +252,7 @@ def prepare(native: NativeConvolution, choice: AlgorithmResult, stack: ExitStack
             deterministic=row.deterministic,
             compiled=row.compiled,
         )
-        return _completed(native, choice, plan)
+        return _completed(native, choice, selection.call)
     # The workspace depends on the math type, which is therefore set first.
     native.descriptors["conv"].set_math_type(choice.math_type)
     size = workspace_of(native, choice.algorithm)

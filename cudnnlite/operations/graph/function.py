@@ -12,9 +12,10 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.selection import Requirements
 from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
 from cudnnlite.plans.function import OperationFunction
-from cudnnlite.plans.graph_plan import GraphPlan, Requirements
+from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import exact_key

@@ -17,7 +17,8 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
-from cudnnlite.plans.graph_plan import GraphPlan, Requirements, scratch_bytes
+from cudnnlite.graph.selection import Requirements
+from cudnnlite.plans.graph_plan import GraphPlan, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
