@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from operator import is_not
@@ -27,7 +27,7 @@ from cudnnlite.graph.known_faults import (
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.node_attributes import parse_number
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
-from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.graph.problem import EXECUTE, GraphProblem
 from cudnnlite.graph.records import TensorRecord
 from cudnnlite.graph.selection import (
     HEURISTICS_OF_PLANS,
@@ -44,6 +44,7 @@ from cudnnlite.plans.nearest_graph import hints, none_named
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems import call_watch
+from cudnnlite.problems.problem import Problem
 from cudnnlite.sizes import aligned_size, over_limit
 
 _NUMBER_BYTES = 16  # of memory for each number that is passed by value
@@ -292,15 +293,69 @@ class GraphPlan(OperationPlan[dict[str, DeviceArray]]):
         return hints(self._handle, self.graph, HEURISTICS_OF_PLANS, is_allowed)
 
 
-def take_over(owner: OperationPlan[Any], plan: GraphPlan) -> Prepared:
-    """Let `owner`, a plan of another operation, run a graph's plan, and close it with `owner`."""
-    prepared = plan._prepared
-    assert prepared is not None
-    owner._resources.callback(plan.close)
-    owner.choice = plan.choice
-    owner.workspace = plan.workspace
-    owner._alignments = dict.fromkeys(owner.problem.specs, ALIGNMENT)
-    return prepared
+class PlanByGraph(OperationPlan[DeviceArray]):
+    """A plan of an operation that a graph computes; its operands are those of the operation.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    problem : Problem
+        The operation.
+    graph : Graph
+        The graph that computes it.
+    plan_graph : callable
+        It returns the plan of the graph; not called if the results are empty.
+    is_listed : bool
+        Whether `record_problems` lists the problem.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph that is computed.
+    choice : AlgorithmResult
+        The engine that runs.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        graph: GraphData,
+        plan_graph: Callable[[], GraphPlan],
+        *,
+        is_listed: bool,
+    ) -> None:
+        super().__init__(handle, problem)
+        if not is_listed:
+            self._description = f"plan of {graph!r}"
+        self.graph = graph
+        self._plan_graph = plan_graph
+        self._graph_plan: GraphPlan | None = None
+        self._is_listed = is_listed
+
+    @property
+    def replay(self) -> Replay | None:
+        """The counts of a plan made with ``replay=True``; None for any other plan."""
+        return None if self._graph_plan is None else self._graph_plan.replay
+
+    def _prepare_call(self) -> Prepared:
+        plan = self._plan_graph()
+        self._resources.callback(plan.close)
+        assert plan._prepared is not None
+        self._graph_plan = plan
+        self.choice = plan.choice
+        self.workspace = plan.workspace
+        self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+        return plan._prepared
+
+    def _record(self) -> None:
+        """List the problem, unless it says less than the graph."""
+        if self._is_listed:
+            super()._record()
+
+    def _function_name(self) -> str:
+        return EXECUTE
 
 
 def scratch_bytes(graph: GraphData, scratch: Iterable[str]) -> int:

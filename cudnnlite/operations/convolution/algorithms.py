@@ -25,10 +25,11 @@ from cudnnlite.operations.convolution.engines import (
     warn_of_limit,
 )
 from cudnnlite.operations.convolution.native import (
-    ConvolutionThenActivation,
-    ConvolutionThenBias,
+    CallsInTurn,
     NativeConvolution,
     convolution_then_bias,
+    followed_by_activation,
+    followed_by_bias,
 )
 from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import wait_for_streams
@@ -270,11 +271,11 @@ def _completed(
     native: NativeConvolution, choice: AlgorithmResult, plan: ExecutionPlan
 ) -> PreparedChoice:
     """Return an engine's plan, followed by the call that adds or computes what it leaves out."""
-    pair: ConvolutionThenBias | ConvolutionThenActivation
+    pair: CallsInTurn
     if adds_bias_apart(native.problem):
-        pair = ConvolutionThenBias(native, plan)
+        pair = followed_by_bias(native, plan)
     elif activates_apart(native.problem):
-        pair = ConvolutionThenActivation(native, plan)
+        pair = followed_by_activation(native, plan)
     else:
         return PreparedChoice(choice, plan, plan.workspace)
     return PreparedChoice(_with_remark(choice, pair.remark), pair, plan.workspace)

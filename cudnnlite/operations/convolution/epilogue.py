@@ -6,21 +6,17 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
-from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
 from cudnnlite.operations.graph.graph import Graph, kept_plan
-from cudnnlite.plans.graph_plan import GraphPlan, take_over
-from cudnnlite.plans.operation_plan import Prepared
-from cudnnlite.plans.replay import Replay, parse_replay
+from cudnnlite.plans.graph_plan import GraphPlan, PlanByGraph
+from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.unknown import was_entered
 
 _SERVED = (
@@ -29,57 +25,6 @@ _SERVED = (
     "dnn.activation_forward is a call of its own"
 )
 Epilogue = Callable[[Graph, GraphTensor], GraphTensor]
-
-
-class EpiloguePlan(ConvolutionPlan):
-    """A convolution with an epilogue, made once and called many times.
-
-    Attributes
-    ----------
-    graph : Graph
-        The graph that is computed.
-    """
-
-    def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        graph: Graph,
-        engine: Engine | AlgorithmResult | None,
-        limit: int | None,
-        *,
-        replay: bool,
-    ) -> None:
-        # Operands that are not aligned are copied: there is no descriptor call beside the graph.
-        super().__init__(handle, problem, engine, limit, is_aligned=False)
-        self._description = f"plan of {graph!r}"
-        self.graph = graph
-        self._wants_replay = replay
-        self._graph_plan: GraphPlan | None = None
-
-    @property
-    def replay(self) -> Replay | None:
-        """What a plan made with ``replay=True`` did so far; None for any other plan."""
-        return None if self._graph_plan is None else self._graph_plan.replay
-
-    def _prepare_call(self) -> Prepared:
-        engine: Any = self._algorithm
-        try:
-            plan = self.graph.plan(
-                self._handle,
-                engine=engine,
-                math_type=self.problem.conv.math_type,
-                workspace_limit=self._limit,
-                replay=self._wants_replay,
-            )
-        except NotSupportedError as error:
-            error.notes += (_SERVED,)
-            raise
-        self._graph_plan = plan
-        return take_over(self, plan)
-
-    def _record(self) -> None:
-        """List nothing: the problem is the convolution without its epilogue."""
 
 
 class EpilogueRequest(ConvolutionRequest):
@@ -133,20 +78,30 @@ class EpilogueRequest(ConvolutionRequest):
             return (*key, self.epilogue)
         return (*key, self.epilogue_graph())
 
-    def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
+    def make_and_keep_plan(  # type: ignore[override]
+        self, key: tuple[Any, ...]
+    ) -> PlanByGraph:
         """Return a new plan, which the handle keeps for calls of this kind."""
         return kept_plan(self.handle, key, self.make_plan)
 
-    def make_plan(self) -> ConvolutionPlan:
+    def make_plan(self) -> PlanByGraph:  # type: ignore[override]
         """Return a new plan."""
-        return EpiloguePlan(
-            self.handle,
-            self.make_problem(),
-            self.epilogue_graph(),
-            self.algorithm,
-            self.limit(),
-            replay=parse_replay(self.replay),
-        ).prepare()
+        problem, graph = self.make_problem(), self.epilogue_graph()
+        return PlanByGraph(self.handle, problem, graph, self._plan_graph, is_listed=False).prepare()
+
+    def _plan_graph(self) -> GraphPlan:
+        engine: Any = self.algorithm
+        try:
+            return self.epilogue_graph().plan(
+                self.handle,
+                engine=engine,
+                math_type=self.make_problem().conv.math_type,
+                workspace_limit=self.limit(),
+                replay=parse_replay(self.replay),
+            )
+        except NotSupportedError as error:
+            error.notes += (_SERVED,)
+            raise
 
     def problem(self) -> Problem:
         """Return the graph as a problem, which the tuner takes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -64,88 +65,106 @@ class NativeConvolution(NativeProblem):
         return values
 
 
-class ConvolutionThenBias:
-    """A convolution followed by `cudnnAddTensor`; a plan calls it like a `PreparedCall`."""
+class CallsInTurn:
+    """A convolution followed by a call for what it leaves out; called like a `PreparedCall`.
+
+    Parameters
+    ----------
+    convolution : PreparedCall or ExecutionPlan
+        The convolution.
+    second : PreparedCall
+        The call behind it.
+    names : mapping
+        The arguments of `second` that are addresses, and the operand that each of them is.
+    extra_names : tuple of str
+        The operands that the convolution does not take.
+    remark : str
+        What the second call does, for messages.
+    scalars : ndarray
+        The host scalars that `second` reads at each call.
+    """
 
     arguments: tuple[()] = ()
     # Each of the two calls checks its own status.
     check = None
-    remark = "cudnnAddTensor adds the bias"
 
     def __init__(
-        self, native: NativeConvolution, convolution: PreparedCall | ExecutionPlan
+        self,
+        convolution: PreparedCall | ExecutionPlan,
+        second: PreparedCall,
+        names: Mapping[str, str],
+        extra_names: tuple[str, ...],
+        remark: str,
+        scalars: np.ndarray[Any, Any],
     ) -> None:
-        is_double = native.problem.x.dtype == DataType.DOUBLE
-        scalar_dtype: Any = np.float64 if is_double else np.float32
-        self._one = np.ones((), scalar_dtype)
         self._convolution: Any = convolution
-        self._addition = native.prepare(
-            "cudnnAddTensor",
-            alpha=self._one.ctypes.data,
-            beta=self._one.ctypes.data,
-            aDesc=native.descriptors["bias"].ptr,
-            A=0,
-            cDesc=native.descriptors["y"].ptr,
-            C=0,
-        )
+        self._second = second
+        self._names = names
+        self._extra_names = extra_names
+        self.remark = remark
+        self._scalars = scalars
 
-    def replace(self, bias: int, y: int, z: int = 0, **addresses: int) -> None:
+    def replace(self, **addresses: int) -> None:
         """Change the addresses."""
-        self._convolution.replace(y=y, **addresses)
-        self._addition.replace(A=bias, C=y)
+        self._second.replace(**{name: addresses[operand] for name, operand in self._names.items()})
+        for name in self._extra_names:
+            addresses.pop(name, None)
+        self._convolution.replace(**addresses)
 
     def function(self) -> None:
-        """Enqueue the convolution and the addition."""
+        """Enqueue the two calls."""
         self._convolution()
-        self._addition()
+        self._second()
 
     __call__ = function  # of a call between conversions to another layout
 
 
-class ConvolutionThenActivation:
-    """An engine's convolution, followed by `cudnnActivationForward` in place; called alike."""
+def followed_by_bias(
+    native: NativeConvolution, convolution: PreparedCall | ExecutionPlan
+) -> CallsInTurn:
+    """Return a convolution followed by `cudnnAddTensor`."""
+    one = _scalars(native, 1)
+    addition = native.prepare(
+        "cudnnAddTensor",
+        alpha=one.ctypes.data,
+        beta=one.ctypes.data,
+        aDesc=native.descriptors["bias"].ptr,
+        A=0,
+        cDesc=native.descriptors["y"].ptr,
+        C=0,
+    )
+    remark = "cudnnAddTensor adds the bias"
+    return CallsInTurn(convolution, addition, {"A": "bias", "C": "y"}, ("bias", "z"), remark, one)
 
-    arguments: tuple[()] = ()
-    # Each of the two calls checks its own status.
-    check = None
+
+def followed_by_activation(native: NativeConvolution, convolution: ExecutionPlan) -> CallsInTurn:
+    """Return an engine's convolution followed by `cudnnActivationForward` in place."""
+    scalars = _scalars(native, 1, 0)
+    one = scalars.ctypes.data
+    y = native.descriptors["y"].ptr
+    activation = native.prepare(
+        "cudnnActivationForward",
+        activationDesc=native.descriptors["activation"].ptr,
+        alpha=one,
+        xDesc=y,
+        x=0,
+        beta=one + scalars.itemsize,
+        yDesc=y,
+        y=0,
+    )
     remark = "cudnnActivationForward computes the activation"
-
-    def __init__(self, native: NativeConvolution, convolution: ExecutionPlan) -> None:
-        is_double = native.problem.x.dtype == DataType.DOUBLE
-        scalar_dtype: Any = np.float64 if is_double else np.float32
-        self._scalars = np.array([1, 0], scalar_dtype)
-        one = self._scalars.ctypes.data
-        y = native.descriptors["y"].ptr
-        self._convolution: Any = convolution
-        self._activation = native.prepare(
-            "cudnnActivationForward",
-            activationDesc=native.descriptors["activation"].ptr,
-            alpha=one,
-            xDesc=y,
-            x=0,
-            beta=one + self._scalars.itemsize,
-            yDesc=y,
-            y=0,
-        )
-
-    def replace(self, y: int, **addresses: int) -> None:
-        """Change the addresses."""
-        self._convolution.replace(y=y, **addresses)
-        self._activation.replace(x=y, y=y)
-
-    def function(self) -> None:
-        """Enqueue the convolution and the activation."""
-        self._convolution()
-        self._activation()
-
-    __call__ = function
+    return CallsInTurn(convolution, activation, {"x": "y", "y": "y"}, (), remark, scalars)
 
 
-def convolution_then_bias(
-    native: NativeConvolution, algorithm: object, size: int
-) -> ConvolutionThenBias:
+def _scalars(native: NativeConvolution, *values: float) -> np.ndarray[Any, Any]:
+    """Return host scalars of the type that cuDNN reads beside the operands."""
+    is_double = native.problem.x.dtype == DataType.DOUBLE
+    return np.array(values, np.float64 if is_double else np.float32)
+
+
+def convolution_then_bias(native: NativeConvolution, algorithm: object, size: int) -> CallsInTurn:
     """Return two descriptor calls for an algorithm that the fused call does not support."""
     convolution = native.prepare(
         "cudnnConvolutionForward", algo=algorithm, workSpaceSizeInBytes=size
     )
-    return ConvolutionThenBias(native, convolution)
+    return followed_by_bias(native, convolution)

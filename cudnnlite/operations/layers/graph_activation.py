@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,8 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import EXECUTE, GraphProblem, OperationByGraph
 from cudnnlite.operations.graph.activations import LEAKY_SLOPE, activation_key
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import take_over
-from cudnnlite.plans.operation_plan import OperationPlan, Prepared
+from cudnnlite.plans.graph_plan import PlanByGraph
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.operation import check_alike
 from cudnnlite.problems.problem import Problem
@@ -97,26 +97,6 @@ def graph_name(activation: object) -> str | None:
     return name if name in _MODES else None
 
 
-class GraphActivationPlan(OperationPlan[DeviceArray]):
-    """An activation by a graph, made once and called many times.
-
-    Attributes
-    ----------
-    choice : AlgorithmResult
-        The engine that runs.
-    """
-
-    def _prepare_call(self) -> Prepared:
-        plan = activation_graph(self.problem).plan(self._handle, workspace_limit=self._limit)
-        return take_over(self, plan)
-
-    def _record(self) -> None:
-        """List nothing: a list of problems has those of C functions."""
-
-    def _function_name(self) -> str:
-        return EXECUTE
-
-
 class GraphActivationRequest(Request[DeviceArray]):
     """The arguments of one call of such an activation."""
 
@@ -136,9 +116,13 @@ class GraphActivationRequest(Request[DeviceArray]):
                     f"{name}={shown(value)}; allowed with an activation that is a graph: {plain}"
                 )
 
-    def make_plan(self) -> GraphActivationPlan:
+    def make_plan(self) -> PlanByGraph:
         """Return a new plan, on a handle that may be used."""
-        return GraphActivationPlan(self.handle, self.make_problem(), self.limit()).prepare()
+        problem, limit = self.make_problem(), self.limit()
+
+        graph = activation_graph(problem)
+        plan_graph = partial(graph.plan, self.handle, workspace_limit=limit)
+        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=False).prepare()
 
     def problem(self) -> Problem:
         """Return the graph as a problem, which the tuner takes."""

@@ -1,4 +1,4 @@
-"""`PoolingPlan`: a pooling as a graph, for padding that a descriptor cannot express."""
+"""Poolings as graphs, for padding that a descriptor cannot express."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from cudnnlite.enums import DataType, PoolingMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_wrong
-from cudnnlite.graph.problem import EXECUTE
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import GraphPlan, take_over
-from cudnnlite.plans.operation_plan import OperationPlan, Prepared
+from cudnnlite.plans.graph_plan import GraphPlan, PlanByGraph
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.problems.problem import Problem
@@ -30,33 +29,21 @@ _MODES = {
 }
 
 
-class PoolingPlan(OperationPlan[DeviceArray]):
-    """A pooling, or its gradient, by a graph, made once and called many times.
-
-    Attributes
-    ----------
-    choice : AlgorithmResult
-        The engine that runs.
-    """
-
-    def _prepare_call(self) -> Prepared:
-        plan = GraphPlan(self._handle, pooling_graph(self.problem), None, self._limit).prepare()
-        return take_over(self, plan)
-
-    def _function_name(self) -> str:
-        return EXECUTE
-
-
 class PoolingRequest(Request[DeviceArray]):
     """The arguments of one call of a pooling, or of its gradient."""
 
     def make_plan(self) -> OperationPlan[DeviceArray]:
         """Return a new plan; it runs a graph if the padding differs at the two ends of an axis."""
-        problem = self.make_problem()
-        kind: type[OperationPlan[DeviceArray]] = OperationPlan
-        if pools_by_graph(problem):
-            kind = PoolingPlan
-        return kind(self.handle, problem, self.limit()).prepare()
+        problem, limit = self.make_problem(), self.limit()
+        if not pools_by_graph(problem):
+            return OperationPlan(self.handle, problem, limit).prepare()
+
+        graph = pooling_graph(problem)
+
+        def plan_graph() -> GraphPlan:
+            return GraphPlan(self.handle, graph, None, limit).prepare()
+
+        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=True).prepare()
 
 
 def pools_by_graph(problem: Problem) -> bool:
