@@ -18,11 +18,12 @@ from cudnnlite.operations.convolution.algorithms import (
 )
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.layers.transform import transform_tensor
+from cudnnlite.plans.choice import tuned_choice, tuning_key
 from cudnnlite.plans.operands import alignment_of, check_writable, on_device, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import HEURISTIC, ranking_ms
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import FilterSpec
@@ -96,9 +97,8 @@ class ConvolutionRequest(Request[DeviceArray]):
             algorithm = parse_algorithm(self.operation, self.algorithm)
             self.interface = parse_interface(self.interface)
             return (*key, algorithm, self.interface, self.replay)
-        chooser = self.handle.chooser
-        if chooser is not None:
-            return (*key, self._low_alignments(), chooser, chooser.revision, self.replay)
+        if self.handle.chooser is not None:
+            return (*key, self._low_alignments(), *tuning_key(self.handle), self.replay)
         return (*key, None, None, True) if self.replay else key
 
     def _low_alignments(self) -> tuple[int, ...]:
@@ -160,18 +160,10 @@ class ConvolutionRequest(Request[DeviceArray]):
             plans.keep(key, plan)
         return plan
 
-    def _tuned_choice(self, problem: Problem, limit: int | None) -> Any:
+    def _tuned_choice(self, problem: Problem, limit: int | None) -> AlgorithmResult | None:
         """Return the choice of the handle's tuner; None without a tuner, or if it has no choice."""
-        chooser = self.handle.chooser
-        if chooser is None or not all(spec.size for spec in problem.specs.values()):
-            return None
-        return chooser.choose(
-            problem,
-            self._alignments(),
-            limit,
-            for_call=True,
-            replay=parse_replay(self.replay),
-        )
+        replay = parse_replay(self.replay)
+        return tuned_choice(self.handle, problem, self._alignments(), limit, replay=replay)
 
     def _alignments(self) -> dict[str, int]:
         """Return the alignments of those operands that are arrays, by name."""

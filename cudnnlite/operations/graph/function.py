@@ -14,6 +14,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.selection import Requirements
 from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
+from cudnnlite.plans.choice import tuning_key
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
@@ -221,8 +222,7 @@ class GraphRequest(Generic[ResultT]):
         if self._out is not None:
             results = self._outputs().values()
             key += tuple(None if result is None else _spec_hash(result) for result in results)
-        chooser = self._handle.chooser
-        return key if chooser is None else (*key, chooser, chooser.revision)
+        return key + tuning_key(self._handle)
 
     def _view_operands(self) -> list[Any]:
         """View operands and outputs as arrays on the handle's device; return the operands."""

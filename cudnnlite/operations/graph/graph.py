@@ -19,6 +19,7 @@ from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.graph.selection import Requirements
+from cudnnlite.plans.choice import tuned_choice
 from cudnnlite.plans.graph_plan import GraphPlan, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
@@ -234,14 +235,10 @@ def plan_graph(
     has_empty_batch = any(record.spec.size == 0 for record in graph.inputs.values())
     if engine is not None or has_empty_batch:
         return make_plan(engine, replay=replay)
-    choice = tuned_choice(
-        handle,
-        graph,
-        requirements,
-        limit,
-        scratch=scratch,
-        replay=replay,
-    )
+    choice = None
+    if _tuner_knows(requirements):
+        engine_limit = _engine_limit(graph, limit, scratch)
+        choice = tuned_choice(handle, GraphProblem(graph), {}, engine_limit, replay=replay)
     return make_plan(choice, replay=replay)
 
 
@@ -292,33 +289,9 @@ def _plan_by(
     return plan
 
 
-def tuned_choice(
-    handle: Handle,
-    graph: Graph,
-    requirements: Requirements,
-    limit: int | None,
-    *,
-    scratch: Collection[str],
-    **options: bool,
-) -> AlgorithmResult | None:
-    """Return the choice of the handle's tuner; None if it has none, or if more is required.
-
-    The outputs that `scratch` names take their part of the limit.  `options` are those of
-    `Tuner.choose`.
-    """
-    if handle.chooser is None or not _may_be_tuned(handle, requirements):
-        return None
-    limit = _engine_limit(graph, limit, scratch)
-    choice: AlgorithmResult | None = handle.chooser.choose(
-        GraphProblem(graph), {}, limit, for_call=True, **options
-    )
-    return choice
-
-
-def _may_be_tuned(handle: Handle, requirements: Requirements) -> bool:
-    """Return whether the handle has a tuner, and no more is required than the tuner knows of."""
-    may_be_narrow = requirements.math_type != MathType.FMA
-    return handle.chooser is not None and may_be_narrow and not requirements.is_deterministic
+def _tuner_knows(requirements: Requirements) -> bool:
+    """Return whether no more is required of an engine than a tuner's policy says."""
+    return requirements.math_type != MathType.FMA and not requirements.is_deterministic
 
 
 def _engine_limit(graph: Graph, limit: int | None, scratch: Collection[str]) -> int | None:

@@ -23,6 +23,7 @@ from cudnnlite.operations.rnn.outputs import (
 from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
 from cudnnlite.operations.rnn.sequences import data_spec
 from cudnnlite.operations.rnn.weights import RNNWeights
+from cudnnlite.plans.choice import tuned_choice, tuning_key
 from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
@@ -292,15 +293,13 @@ class RNNForwardRequest:
         A choice is kept until the tuner's revision changes.  If there is none, the tuner is asked
         again at the next call.
         """
-        chooser, plans = self.handle.chooser, self.handle.plans
-        tuning = (chooser, chooser.revision)
+        plans, tuning = self.handle.plans, tuning_key(self.handle)
         key = ("rnn_forward", self.spec, data, self.training, limit, replay, *tuning)
         kept_choice = plans.find(key)
         if kept_choice is not None:
             return kept_choice.result  # type: ignore[no-any-return]
         problem = forward_problem(self.spec, data, self.training)
-        no_alignments: dict[str, int] = {}
-        choice = chooser.choose(problem, no_alignments, limit, for_call=True, replay=replay)
+        choice = tuned_choice(self.handle, problem, {}, limit, replay=replay)
         result = parse_algorithm(choice, self.spec, data.batch)
         if result is not None and result.source != HEURISTIC:
             plans.keep(key, KeptChoice(result))
