@@ -203,6 +203,15 @@ MORE_HITS = {
     "multi_head_attention_forward": {"no out", "residual"},
     "multi_head_attention_backward_data": {"no out"},
 }
+# Kernels on a GPU may add in another order each time.
+SUMS_IN_ANY_ORDER = {
+    "convolution_backward_data",
+    "convolution_backward_filter",
+    "convolution_transpose",
+    "scaled_dot_product_attention_backward",
+    "spatial_transformer_sample_backward",
+    "rnn_backward_weights",
+}
 LIKE_BASE = {"stream", "again"}  # with the same results
 OFF = "{}, one element off"
 # The changes that every test makes; all others are exhaustive.
@@ -389,8 +398,10 @@ def assert_same_bits(result: Any, expected: Any, name: str) -> None:
 
 
 def assert_near(result: Any, expected: Any, name: str) -> None:
-    """Check that two calls wrote nearly the same numbers, by whichever algorithms."""
-    assert not isinstance(result, type), (name, result)
+    """Check that two calls wrote nearly the same numbers, or raised the same error."""
+    if isinstance(result, type) or isinstance(expected, type):
+        assert result == expected, name
+        return
     for array, own in zip(result, expected, strict=True):
         wide = own.astype(np.float64)
         assert_close(array, wide, 5e-3)
@@ -431,15 +442,25 @@ def check_hits(name: str, changes: Mapping[str, Variant], hits: set[str]) -> Non
     assert hits - either == expected & changes.keys() - either
 
 
+def check_operation(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str, *, every: bool
+) -> None:
+    """Check the numbers and the plans of variants of an operation's call."""
+    compare = assert_same_bits
+    if handle.device.kind == "cuda" and name in SUMS_IN_ANY_ORDER:
+        compare = assert_near
+    changes = dict(variants(CALLS[name], every=every))
+    runner = Runner(handle, monkeypatch)
+    hits = check_changes(runner, CALLS[name], changes.items(), compare)
+    check_hits(name, changes, hits)
+
+
 @quiet
 @pytest.mark.parametrize("name", CALLS)
 def test_one_property_changes(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    call = CALLS[name]
-    changes = dict(variants(call, every=False))
-    hits = check_changes(Runner(handle, monkeypatch), call, changes.items())
-    check_hits(name, changes, hits)
+    check_operation(handle, monkeypatch, name, every=False)
 
 
 @quiet
@@ -448,10 +469,7 @@ def test_one_property_changes(
 def test_each_property_changes(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    call = CALLS[name]
-    changes = dict(variants(call, every=True))
-    hits = check_changes(Runner(handle, monkeypatch), call, changes.items())
-    check_hits(name, changes, hits)
+    check_operation(handle, monkeypatch, name, every=True)
 
 
 # ---------------------------------------------------------------- replay, tuners, plans
@@ -481,7 +499,9 @@ def test_one_property_of_a_replayed_call_changes(
 ) -> None:
     """Each call is made three times, so that the last one launches a graph."""
     call, runner = CALLS[name], Runner(handle, monkeypatch, {"replay": True}, times=3)
-    check_changes(runner, call, moved_or_changed(call, ["gaps in x", OFF.format("x")]).items())
+    compare = assert_near if name in SUMS_IN_ANY_ORDER else assert_same_bits
+    changes = moved_or_changed(call, ["gaps in x", OFF.format("x")])
+    check_changes(runner, call, changes.items(), compare)
 
 
 TUNED = {
