@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from helpers.tuning_entries import LATE, entry, run_child
+from helpers.tuning_entries import LATE, entries_of_format_4, entry, run_child
 from helpers.tuning_files import (
     DAMAGE,
     MANY,
@@ -31,8 +31,9 @@ from helpers.tuning_files import (
 )
 
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.autotune.entries import TuningKey, canonical, row_to_plain
+from cudnnlite.autotune.entries import FORMAT, TuningKey, canonical, row_to_plain
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
+from cudnnlite.operations.graph.graph import any_problem_from_plain
 
 
 @pytest.fixture
@@ -106,6 +107,33 @@ def test_copies_of_an_entry_of_format_1_are_of_this_one(of_format_1, tmp_path, u
         assert TuningCache(copy).merge(of_format_1) == 1
     assert names(copy) == [file_of(copy, 3).name]
     assert TuningCache(copy).get(entry(3).key) == TuningCache(of_format_1).get(entry(3).key)
+
+
+OF_FORMAT_4 = Path(__file__).parents[1] / "data" / "tuning_cache_of_format_4"
+KINDS = ("convolution", "network", "graph")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_of_format_4_is_found(kind, path):
+    """The key that is made today names the file, and every field of every row comes back."""
+    entry_of_kind = entries_of_format_4()[kind]
+    shutil.copytree(OF_FORMAT_4, path)
+    with TuningCache(path) as cache, nothing_written(path):
+        stored = cache.get(entry_of_kind.key)
+        assert len(cache) == len(KINDS)
+    assert stored.key == entry_of_kind.key
+    assert stored.tuned_at == entry_of_kind.tuned_at
+    assert [*map(row_to_plain, stored.rows)] == [*map(row_to_plain, entry_of_kind.rows)]
+    assert any_problem_from_plain(stored.key.plain["problem"]) == entry_of_kind.key.problem
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_today_is_format_4(kind):
+    """A change of the text needs another FORMAT, and another SCHEMA if it is one of the key."""
+    assert FORMAT == 4
+    entry_of_kind = entries_of_format_4()[kind]
+    file = OF_FORMAT_4 / f"{entry_of_kind.key.digest}.json"
+    assert entry_of_kind.to_json() == file.read_text()
 
 
 # ---------------------------------------------------------------- damaged and foreign files

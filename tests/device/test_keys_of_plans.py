@@ -251,8 +251,9 @@ def variants(call: Call, *, every: bool) -> Iterator[tuple[str, Variant]]:
     """Yield calls that differ from one in one property, by the name of this property."""
     for name, changes in CHANGES.get(call.operation, {}).items():
         yield name, Variant(call.changed(**changes))
+    gaps = {f"gaps in {name}" for name in [*call.arrays][:1]}
     for name, variant in _usual_variants(call):
-        if every or name in FEW:
+        if every or name in FEW | gaps:
             yield name, variant
 
 

@@ -10,8 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cudnnlite import (
+    AlgorithmResult,
     ConvolutionSpec,
+    Engine,
     FilterSpec,
+    Graph,
     RNNDataSpec,
     RNNSpec,
     TensorSpec,
@@ -21,6 +24,7 @@ from cudnnlite import (
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.results import ConvolutionResult, RNNResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
@@ -68,6 +72,68 @@ def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
         seconds=0.25,
         cudnnlite="0.1.0",
     )
+
+
+def entries_of_format_4():
+    """Return what the files of tests/data/tuning_cache_of_format_4 hold, by the kind of problem."""
+    engine = Engine(38, {"STAGES": 2, "TILE_SIZE": 5})
+    measured = ConvolutionResult(
+        ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM,
+        MathType.TENSOR_OP,
+        time_ms=0.125,
+        spread_ms=0.0078125,
+        call_us=130.5,
+        host_us=6.25,
+        call_spread_us=1.5,
+        workspace=4096,
+        error=3e-4,
+        max_error=2e-3,
+        layout="NHWC",
+        remark="converts x, y",
+        heuristic=3,
+    )
+    convolutions = (
+        measured,
+        replace(measured, algorithm=engine, layout="", compiled=True, within_noise=True),
+        replace(measured, replay=True, host_us=None, heuristic=None),
+        replace(measured, algorithm=Engine(0), deterministic=None, same_kernel="engine 38"),
+        ConvolutionResult(
+            ConvolutionFwdAlgo.FFT,
+            MathType.FMA,
+            status=Status.NOT_SUPPORTED,
+            why_not="it needs more than the search's 0 B",
+            transient=True,
+        ),
+    )
+    networks = (
+        RNNResult(
+            RNNAlgo.PERSIST_STATIC, MathType.DEFAULT, time_ms=0.25, reserve=128, deterministic=None
+        ),
+        RNNResult(RNNAlgo.STANDARD, MathType.FMA, time_ms=0.5, error=float("nan")),
+    )
+    graph = Graph()
+    a, b = (graph.input(name, (1, 64, 64), "float16") for name in "ab")
+    graph.output("y", graph.gelu(graph.matmul(a, b)), "float16")
+    engines = (AlgorithmResult(engine, MathType.TENSOR_OP, time_ms=0.5, call_us=12.0),)
+    limited = TuningPolicy(workspace_limit=1 << 20, deterministic=True, max_error=0.25)
+    keys = {
+        "convolution": (make_key(convolution(), ALIGNMENTS, limited, H200), convolutions),
+        "network": (make_key(rnn(), {}, TuningPolicy(objective="device"), H100), networks),
+        "graph": (make_key(GraphProblem(graph), {}, TuningPolicy(), H200), engines),
+    }
+    return {
+        kind: TuningEntry(
+            key=key,
+            title=kind,
+            timing="time of calls, median of 9",
+            rows=results,
+            chosen=0,
+            tuned_at=LATE,
+            seconds=0.5,
+            cudnnlite="0.1.0",
+        )
+        for kind, (key, results) in keys.items()
+    }
 
 
 # What the code of every child can use: the names above, `path` and `folder`, the warnings so far, a
