@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import floor, log2
 
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.rnn import FORWARD, forward_problem
+from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.specs import RNNDataSpec
 
 
@@ -29,7 +29,8 @@ def representative_problem(problem: Problem) -> Problem:
             max(1, steps - number * steps // data.batch) for number in range(data.batch)
         )
     values = data.values() | {"max_length": steps, "lengths": lengths}
-    return forward_problem(problem.spec, RNNDataSpec.from_values(values), problem.training)
+    representative: Problem = problem.replace(data=RNNDataSpec.from_values(values))
+    return representative
 
 
 def rounded(number: int) -> int:

@@ -17,7 +17,7 @@ from cudnnlite.operations.graph.activations import parse_activation
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
 _FOLDER = Path(__file__).parent / "lists"
@@ -75,7 +75,9 @@ def _deepbench_rnn(batch: int | None, dtype: AnyDtype, layout: str | None) -> Pr
     for number, (cell, steps, size, hidden) in enumerate(_rows("deepbench_rnn"), start=1):
         spec = RNNSpec(_DEEPBENCH_CELLS[cell], hidden, hidden, dtype=dtype)
         data = RNNDataSpec((steps, size, hidden), dtype=dtype)
-        problems.add(forward_problem(spec, data), f"deepbench rnn {number}")
+        problems.add(
+            Problem(RNN_FORWARD, spec=spec, data=data, training=False), f"deepbench rnn {number}"
+        )
     return problems
 
 
@@ -85,7 +87,10 @@ def _lstm(batch: int | None, dtype: AnyDtype, layout: str | None) -> ProblemList
         for layers in (1, 2):
             spec = RNNSpec("lstm", hidden, hidden, num_layers=layers, dtype=dtype)
             data = RNNDataSpec((_LSTM_STEPS, batch or 64, hidden), dtype=dtype)
-            problems.add(forward_problem(spec, data), f"lstm {hidden} x {layers}")
+            problems.add(
+                Problem(RNN_FORWARD, spec=spec, data=data, training=False),
+                f"lstm {hidden} x {layers}",
+            )
     return problems
 
 

@@ -22,7 +22,7 @@ from cudnnlite.operations.convolution.backward import (
 from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ProblemList
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.steps import NAMED_PADDING, SAME
 
@@ -222,7 +222,7 @@ def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
     with report_misuse(f"--rnn {text}: "):
         spec = RNNSpec(cell, size, **options, dtype=dtype or "float32")
         data = RNNDataSpec(shape, dtype=spec.dtype, layout=layout)
-        return forward_problem(spec, data, training)
+        return Problem(RNN_FORWARD, spec=spec, data=data, training=training)
 
 
 def words_of(

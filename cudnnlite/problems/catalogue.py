@@ -1,13 +1,10 @@
-"""All declarations by name, and problems from files."""
+"""All declarations by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-from cudnnlite.arguments import shown
-from cudnnlite.errors import ArgumentError
 from cudnnlite.problems import (
     activation,
     batch_normalization,
@@ -26,8 +23,6 @@ from cudnnlite.problems import (
     transform,
 )
 from cudnnlite.problems.operation import Operation
-from cudnnlite.problems.problem import Problem
-from cudnnlite.specs.frozen import from_plain
 
 _DECLARATIONS = (
     activation.FORWARD,
@@ -87,23 +82,3 @@ TUNABLE = tuple(
     for name, declaration in OPERATIONS.items()
     if declaration.algorithms is not None or declaration is rnn.FORWARD
 )
-
-
-def problem_from_plain(plain: Any) -> Problem:
-    """Return the problem that `Problem.to_plain` wrote; ArgumentError if it is not a whole one."""
-    name = plain.get("kind") if isinstance(plain, Mapping) else None
-    operation = OPERATIONS.get(name) if isinstance(name, str) else None
-    if operation is None:
-        raise ArgumentError(
-            f"{shown(plain)} is not a problem; "
-            f"allowed: an object with 'kind', one of {[*OPERATIONS]}"
-        )
-    values = {
-        name: from_plain(value, name) if isinstance(value, Mapping) else value
-        for name, value in plain.items()
-        if name != "kind"
-    }
-    try:
-        return Problem(operation, **values)
-    except TypeError as error:
-        raise ArgumentError(f"{shown(plain)} is not a {operation.name} problem: {error}") from error

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 from cudnnlite._raw.functions import FUNCTIONS
@@ -162,9 +161,6 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"<Operation {self.name}>"
-
-    def __reduce__(self) -> Any:
-        return find_operation, (self.name,)
 
     @property
     def record(self) -> Function:
@@ -371,14 +367,3 @@ def all_of(out: Any, names: Sequence[str], description: str = "") -> Sequence[An
             f"out={shown(out)}; needed: a tuple of {description or ', '.join(names)}"
         )
     return out
-
-
-def find_operation(name: str) -> Operation:
-    """Return the declaration of that name; KeyError if there is none.
-
-    Unpickling calls it.  It imports the catalogue by name, as pickle would, because the catalogue
-    imports this module.
-    """
-    catalogue = import_module("cudnnlite.problems.catalogue")
-    declaration: Operation = catalogue.OPERATIONS[name]
-    return declaration

@@ -14,14 +14,15 @@ from types import MappingProxyType
 from typing import Any
 
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.arguments import instance_of, real_number
+from cudnnlite.arguments import instance_of, real_number, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import refuse_overflow
 from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
+from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import FilterSpec, TensorSpec
-from cudnnlite.specs.frozen import FrozenSpec, exact_key, to_plain
+from cudnnlite.specs.frozen import FrozenSpec, exact_key, from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 
@@ -127,7 +128,7 @@ class Problem:
         return int(vars(self)["_hash"])
 
     def __reduce__(self) -> Any:
-        return _restored, (self.operation, dict(self.values))
+        return _restored, (self.kind, dict(self.values))
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
@@ -146,10 +147,30 @@ class Problem:
         return self.operation.title(self)
 
 
-def _restored(operation: Operation, values: Mapping[str, Any]) -> Problem:
+def problem_from_plain(plain: Any) -> Problem:
+    """Return the problem that `Problem.to_plain` wrote; ArgumentError if it is not a whole one."""
+    name = plain.get("kind") if isinstance(plain, Mapping) else None
+    operation = OPERATIONS.get(name) if isinstance(name, str) else None
+    if operation is None:
+        raise ArgumentError(
+            f"{shown(plain)} is not a problem; "
+            f"allowed: an object with 'kind', one of {[*OPERATIONS]}"
+        )
+    values = {
+        name: from_plain(value, name) if isinstance(value, Mapping) else value
+        for name, value in plain.items()
+        if name != "kind"
+    }
+    try:
+        return Problem(operation, **values)
+    except TypeError as error:
+        raise ArgumentError(f"{shown(plain)} is not a {operation.name} problem: {error}") from error
+
+
+def _restored(kind: str, values: Mapping[str, Any]) -> Problem:
     """Return a pickled problem, whose values were checked before."""
     problem = Problem.__new__(Problem)
-    problem._set_fields(operation, values)
+    problem._set_fields(OPERATIONS[kind], values)
     return problem
 
 

@@ -14,7 +14,6 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.operation import Operation
-from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import weight_parts
 
@@ -74,8 +73,3 @@ FORWARD = Operation(
     words=_words,
     title=_title,
 )
-
-
-def forward_problem(spec: RNNSpec, data: RNNDataSpec, training: bool = False) -> Problem:
-    """Return the problem of a forward pass; with `training`, backward passes follow."""
-    return Problem(FORWARD, spec=spec, data=data, training=training)

@@ -40,8 +40,8 @@ from cudnnlite.autotune.policy import TuningPolicy, with_defaults
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import fused_convolution
-from cudnnlite.problems.catalogue import TUNABLE, problem_from_plain
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.catalogue import TUNABLE
+from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 
 from .test_policy import VALUES as POLICY_VALUES

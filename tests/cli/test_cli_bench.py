@@ -24,7 +24,8 @@ from cudnnlite.cli.bench_problems import PROBLEM_OPTIONS, line_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2"]
 
@@ -130,11 +131,14 @@ def several_problems():
     for options in ({}, {"bidirectional": True, "num_layers": 2}, {"bias": "none"}):
         spec = dnn.RNNSpec("gru", 5, 7, dtype="float16", **options)
         data = dnn.RNNDataSpec((4, 3, 5), dtype="float16")
-        yield forward_problem(spec, data)
-        yield forward_problem(spec, data, training=True)
+        yield Problem(RNN_FORWARD, spec=spec, data=data, training=False)
+        yield Problem(RNN_FORWARD, spec=spec, data=data, training=True)
     spec = dnn.RNNSpec("lstm", 5, 8, projection_size=4, dropout=0.25, num_layers=2)
-    yield forward_problem(spec, dnn.RNNDataSpec((4, 3, 5), dtype="float32", layout="batch_major"))
-    yield forward_problem(spec, dnn.RNNDataSpec((4, 3, 5), (4, 2, 1), dtype="float32"))
+    for data in (
+        dnn.RNNDataSpec((4, 3, 5), dtype="float32", layout="batch_major"),
+        dnn.RNNDataSpec((4, 3, 5), (4, 2, 1), dtype="float32"),
+    ):
+        yield Problem(RNN_FORWARD, spec=spec, data=data, training=False)
     yield matmul_problem(1, 5, 7, 3, "float16")
     for activation in ("relu", "leaky_relu", "gelu", "gelu_tanh", "swish", "tanh", "elu", "mish"):
         yield matmul_problem(2, 5, 7, 3, "bfloat16", bias=True, activation=activation)

@@ -14,8 +14,9 @@ from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.operations.rnn.plan import RNNPlan
 from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.problem_list import ListedProblem
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 
 
 def convolution(**options):
@@ -42,7 +43,7 @@ def product(a, b):
 def network(*, training=False, cell="lstm"):
     spec = dnn.RNNSpec(cell, 16, 32, dtype="float32")
     data = dnn.RNNDataSpec((6, 3, 16), (6, 4, 2), dtype="float32")
-    return forward_problem(spec, data, training)
+    return Problem(RNN_FORWARD, spec=spec, data=data, training=training)
 
 
 PROBLEMS = {

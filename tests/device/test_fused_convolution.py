@@ -15,7 +15,7 @@ from tolerances import assert_close
 
 import cudnnlite as dnn
 from cudnnlite.problems import convolution
-from cudnnlite.problems.catalogue import problem_from_plain
+from cudnnlite.problems.problem import problem_from_plain
 
 from .problems import Problem, fill, memory_of, poisoned, random_values, upload, with_gaps
 from .test_tuner import hurry

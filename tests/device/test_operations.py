@@ -31,7 +31,8 @@ from tolerances import assert_near
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.catalogue import OPERATIONS, problem_from_plain
+from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.problem import problem_from_plain
 from cudnnlite.problems.recording import record_problems
 from cudnnlite.specs.frozen import FrozenSpec
 

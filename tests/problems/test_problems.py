@@ -30,9 +30,9 @@ from cudnnlite import (
 )
 from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.catalogue import TUNABLE, problem_from_plain
+from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.convolution import FORWARD
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs.frozen import from_plain, to_plain
 

@@ -8,7 +8,8 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.attention.attention_graphs import backward_graph
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.problems.work import work_of
 
 
@@ -86,7 +87,7 @@ def test_a_graph_with_a_convolution():
 def test_an_lstm():
     spec = dnn.RNNSpec("lstm", 5, 7, num_layers=2, dtype="float32")
     data = dnn.RNNDataSpec((11, 3, 5), dtype="float32")
-    work = work_of(forward_problem(spec, data))
+    work = work_of(Problem(RNN_FORWARD, spec=spec, data=data, training=False))
     matrices = 4 * 7 * (5 + 7) + 4 * 7 * (7 + 7)
     assert work.flops == 2 * 11 * 3 * matrices
     biases, states = 2 * 2 * 4 * 7, 2 * (2 * 3 * 7)

@@ -17,7 +17,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.convolution.backward import convolution_backward_data
 from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 
 DTYPES = {
@@ -330,7 +330,7 @@ def recurrent_problem(node: OnnxNode) -> Problem:
         node.notes.append(
             "direction=reverse, which cuDNN does as forward on sequences turned round"
         )
-    return forward_problem(spec, data)
+    return Problem(RNN_FORWARD, spec=spec, data=data, training=False)
 
 
 def _check_activations(node: OnnxNode, attributes: dict[str, Any], directions: int) -> str:

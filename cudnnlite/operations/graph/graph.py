@@ -24,8 +24,7 @@ from cudnnlite.plans.graph_plan import GraphPlan, scratch_bytes
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
-from cudnnlite.problems.catalogue import problem_from_plain
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.unknown import methods_of
 

@@ -46,8 +46,9 @@ from cudnnlite.plans.operands import check_workspace, on_device, operand_spec
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs, check_spec
 from cudnnlite.problems import call_watch
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.warn import log
 
@@ -223,7 +224,10 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         assert data is not None
         if call_watch.active:
             recorded_data = data.replace(padding_fill=float(self.key.padding_fill))
-            call_watch.record(forward_problem(self.spec, recorded_data, self.key.training))
+            problem = Problem(
+                FORWARD, spec=self.spec, data=recorded_data, training=self.key.training
+            )
+            call_watch.record(problem)
         if space is None:
             return RNNOutput(y, hy, cy)  # type: ignore[return-value]
         space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))

@@ -29,7 +29,7 @@ from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.frozen import exact_key
@@ -167,7 +167,7 @@ class RNNForwardRequest:
         if self.weights is not None:
             _check_kind(self.weights, self.spec)
         check_state_specs(self.spec, data.batch, self.handle, self.hx, self.cx)
-        return forward_problem(self.spec, data, self.training)
+        return Problem(FORWARD, spec=self.spec, data=data, training=self.training)
 
     def heuristic(self) -> AlgorithmTable:
         """Return the choice without a measurement, as a table of one row."""
@@ -298,7 +298,7 @@ class RNNForwardRequest:
         kept_choice = plans.find(key)
         if kept_choice is not None:
             return kept_choice.result  # type: ignore[no-any-return]
-        problem = forward_problem(self.spec, data, self.training)
+        problem = Problem(FORWARD, spec=self.spec, data=data, training=self.training)
         choice = tuned_choice(self.handle, problem, {}, limit, replay=replay)
         result = parse_algorithm(choice, self.spec, data.batch)
         if result is not None and result.source != HEURISTIC:

@@ -32,7 +32,7 @@ from cudnnlite.plans.operands import on_device, use
 from cudnnlite.plans.replay import Replay, parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
-from cudnnlite.problems.rnn import forward_problem
+from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
 from cudnnlite.search.accuracy import why_inexact
@@ -140,7 +140,7 @@ def find(
     x = on_device(handle, x, "x")
     data = data_spec(spec, x.spec, lengths, parse_data_layout(layout))
     one_of(training, "training", True, False)
-    problem = forward_problem(spec.replace(dropout=0.0), data, training)
+    problem = Problem(FORWARD, spec=spec.replace(dropout=0.0), data=data, training=training)
     operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
     candidates = all_candidates(problem, _parse_algorithms(algorithms))
     return search_rnn_forward(
