@@ -182,6 +182,8 @@ from cudnnlite.operations.layers.spatial_transformer import (
     spatial_transformer_sample_backward,
 )
 from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn.functions import (
     rnn_backward_data,
     rnn_backward_weights,
@@ -198,8 +200,6 @@ from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import Replay, ReplayCosts
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.problems.recording import record_problems
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec

@@ -25,8 +25,8 @@ from cudnnlite.autotune.worker_pool import WorkerPool
 from cudnnlite.devices.choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__

@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, shared_workspace, time_unit
 from cudnnlite.autotune.tuning_run import Worker
 from cudnnlite.errors import NoAlgorithmError
-from cudnnlite.problems.problem_list import SkippedNode, skipped_lines, summary
+from cudnnlite.operations.problem_list import SkippedNode, skipped_lines, summary
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted

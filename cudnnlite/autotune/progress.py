@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite.arguments import shown
 from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 
 # The number of tuned problems, the number of all, and the problem that was tuned last.
 Report = Callable[[int, int, TunedProblem], object]

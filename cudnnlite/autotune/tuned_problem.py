@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import summary
 from cudnnlite.problems.results import AlgorithmResult, kernel_of, named, ranking_ms
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.texts import printable

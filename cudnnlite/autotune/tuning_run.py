@@ -23,8 +23,8 @@ from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import peaks_of
+from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.warn import warn_user

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cudnnlite.absent.candidates import Candidates
 from cudnnlite.bench.rows import BenchRow, BenchRun
-from cudnnlite.problems.problem_list import ListedProblem, summary
+from cudnnlite.operations.problem_list import ListedProblem, summary
 from cudnnlite.problems.work import work_of
 
 

@@ -15,8 +15,8 @@ from cudnnlite.operations.attention.attention_graphs import forward_graph
 from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.operations.graph.activations import parse_activation
 from cudnnlite.operations.layers.matmul import product_graph
+from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 

@@ -17,7 +17,7 @@ from cudnnlite.bench.trials import Trial, trial_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
-from cudnnlite.problems.problem_list import ListedProblem, summary
+from cudnnlite.operations.problem_list import ListedProblem, summary
 from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.roofline import Peaks, roofline
 from cudnnlite.problems.work import Work, work_of

@@ -16,7 +16,7 @@ from cudnnlite.cli.common import failure, tell
 from cudnnlite.cli.plan import gpu_of
 from cudnnlite.errors import LibraryError
 from cudnnlite.operations.candidates import candidates, why_not_asked
-from cudnnlite.problems.problem_list import ListedProblem, summary
+from cudnnlite.operations.problem_list import ListedProblem, summary
 from cudnnlite.texts import counted, printable
 
 

@@ -39,7 +39,7 @@ from cudnnlite.cli.common import (
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.files import write_named_file
-from cudnnlite.problems.problem_list import ProblemList, skipped_lines
+from cudnnlite.operations.problem_list import ProblemList, skipped_lines
 from cudnnlite.report import page
 from cudnnlite.texts import counted, printable
 

@@ -48,8 +48,8 @@ from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.files import write_named_file
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.texts import counted
 from cudnnlite.version import __version__

@@ -32,9 +32,9 @@ from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.files import read_named_file
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.graph.graph import any_problem_from_plain
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList
 from cudnnlite.problems import convolution, convolution_backward, rnn
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem, ProblemList
 from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
 

@@ -14,7 +14,7 @@ from cudnnlite.autotune.tuned_problem import cost
 from cudnnlite.cli.common import failure
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable

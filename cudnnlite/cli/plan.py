@@ -26,7 +26,7 @@ from cudnnlite.files import read_named_file
 from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
 from cudnnlite.operations.candidates import subject_of, why_not_asked
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.problems.problem_list import skipped_lines, summary
+from cudnnlite.operations.problem_list import skipped_lines, summary
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, printable
 

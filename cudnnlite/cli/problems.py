@@ -20,8 +20,8 @@ from cudnnlite.operations.convolution.backward import (
     convolution_backward_filter,
 )
 from cudnnlite.operations.convolution.forward import convolution_forward
+from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.steps import NAMED_PADDING, SAME

@@ -14,7 +14,7 @@ from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
 from cudnnlite.enums import Status
-from cudnnlite.problems.problem_list import ProblemList, summary
+from cudnnlite.operations.problem_list import ProblemList, summary
 from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.sizes import format_size

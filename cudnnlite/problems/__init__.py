@@ -1,1 +1,1 @@
-"""Problems as data: declarations of operations, problems, problem lists, results of searches."""
+"""Problems as data: declarations of operations, problems, results of searches."""

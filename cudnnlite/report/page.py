@@ -14,7 +14,7 @@ from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
 from cudnnlite.errors import ArgumentError, MissingPackageError
 from cudnnlite.files import write_named_file
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.results import AlgorithmResult, named, within_noise
 from cudnnlite.problems.table import NUMERIC, AlgorithmTable
 from cudnnlite.sizes import format_size

@@ -31,7 +31,7 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward
 from cudnnlite.autotune.onnx.model import problems_from_onnx
 from cudnnlite.errors import MissingPackageError
-from cudnnlite.problems.problem_list import SkippedNode
+from cudnnlite.operations.problem_list import SkippedNode
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -29,8 +29,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuned_problem import TunedProblem, shared_workspace
 from cudnnlite.autotune.tuning_run import tune_task
 from cudnnlite.errors import TuningWarning
+from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.transform import TRANSFORM
 from cudnnlite.report.page import to_plain
 

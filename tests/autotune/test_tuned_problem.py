@@ -23,7 +23,7 @@ from helpers.tunings import (
 )
 
 from cudnnlite.autotune.tuned_problem import shared_workspace
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.results import named, within_noise
 
 

@@ -10,7 +10,7 @@ from cudnnlite.bench.comparison_texts import lines_of
 from cudnnlite.bench.libraries import run_of_answers
 from cudnnlite.bench.lists import matmul_problem
 from cudnnlite.graph.engines import Engine
-from cudnnlite.problems.problem_list import ListedProblem
+from cudnnlite.operations.problem_list import ListedProblem
 
 
 def answer(engine, cudnn, workspace=64):

@@ -28,7 +28,7 @@ from cudnnlite.cli.app import app
 from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.problems.problem_list import summary
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.report import page
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST

@@ -26,8 +26,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
+from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.catalogue import TUNABLE
-from cudnnlite.problems.problem_list import summary
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(

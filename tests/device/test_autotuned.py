@@ -18,9 +18,9 @@ from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.representative_problem import rounded
 from cudnnlite.devices import plan_cache
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.recording import record_problems
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case

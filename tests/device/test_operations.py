@@ -31,9 +31,9 @@ from tolerances import assert_near
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import problem_from_plain
-from cudnnlite.problems.recording import record_problems
 from cudnnlite.specs.frozen import FrozenSpec
 
 from .operation_samples import GRADIENTS, LAYOUTS, SAMPLES, Case, drawn, forward_of, reference_of

@@ -9,8 +9,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.recording import record_problems
 
 from .test_rnn_plan import Network
 

@@ -20,8 +20,8 @@ from cudnnlite._raw.api import library_api
 from cudnnlite._raw.check import status_error
 from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNStateDescriptor, read_rnn
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn.choice import heuristic
-from cudnnlite.problems.recording import record_problems
 
 from .problems import fill, poisoned
 from .test_plan import count_calls

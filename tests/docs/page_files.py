@@ -12,8 +12,8 @@ from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
+from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import ProblemList
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 

@@ -45,8 +45,8 @@ from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.autotune.model_tuning import ModelTuning
 from cudnnlite.devices.peaks import CARDS
 from cudnnlite.errors import MissingPackageError
+from cudnnlite.operations.problem_list import SkippedNode
 from cudnnlite.problems.problem import problem_from_plain
-from cudnnlite.problems.problem_list import SkippedNode
 from cudnnlite.problems.results import named
 from cudnnlite.problems.work import work_of
 from cudnnlite.report.page import SCHEMA, to_plain, write_html

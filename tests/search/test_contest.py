@@ -9,9 +9,9 @@ from problems.test_problems import CONVOLUTION
 
 import cudnnlite as dnn
 from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
+from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.problem_list import ProblemList
-from cudnnlite.problems.recording import record_problems
 from cudnnlite.search.contest import Contest, own_stream, ranked
 from cudnnlite.search.timing_policy import TimingPolicy
 

@@ -20,7 +20,7 @@ from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.bench.rows import load_run
 from cudnnlite.cli.bench import problems_of_words, words_for
 from cudnnlite.devices.peaks import CARDS, peaks_from
-from cudnnlite.problems.problem_list import ListedProblem
+from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.texts import aligned
 
 FIVE = (

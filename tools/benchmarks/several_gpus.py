@@ -29,7 +29,7 @@ CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 def problems(config, set_name):
     import convolution
 
-    from cudnnlite.problems.problem_list import ProblemList
+    from cudnnlite.operations.problem_list import ProblemList
 
     problem_list = ProblemList()
     for shape in convolution.shapes("training"):

@@ -15,7 +15,7 @@ from cudnnlite.autotune.onnx.reading import check_model, drop_weights, infer_sha
 from cudnnlite.dtypes import AnyDtype, parse_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, MissingPackageError
-from cudnnlite.problems.problem_list import ProblemList, SkippedNode
+from cudnnlite.operations.problem_list import ProblemList, SkippedNode
 from cudnnlite.specs.layout import LAYOUTS, plain_layout
 
 

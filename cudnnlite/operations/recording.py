@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.problems import call_watch
-from cudnnlite.problems.problem_list import ProblemList
 
 
 @contextmanager

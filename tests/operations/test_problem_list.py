@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
+from cudnnlite.operations.problem_list import (
+    FORMAT,
+    VERSION,
+    ListedProblem,
+    ProblemList,
+    SkippedNode,
+)
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.problem_list import FORMAT, VERSION, ListedProblem, ProblemList, SkippedNode
 from cudnnlite.problems.transform import TRANSFORM
 
 
