@@ -97,7 +97,7 @@ class Call:
         return self._read_descriptor(name, spec_type)
 
     def _read_descriptor(self, name: str, spec_type: type) -> Any:
-        native = self.arguments[f"{self.operation.shared.get(name, name)}Desc"]
+        native = self.arguments[f"{name}Desc"]
         descriptor = DESCRIPTORS[spec_type]
         if descriptor.needs_handle:
             return descriptor_state(self.api, native)

@@ -12,7 +12,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
 from cudnnlite.graph.questions import behind_products
 from cudnnlite.graph.records import TensorRecord
-from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.operation import Description, Operation
 from cudnnlite.problems.problem import Problem
 
 KIND = "graph"
@@ -44,6 +44,11 @@ class GraphOperation(OperationByGraph):
         if name not in self.writes:
             return name
         return "out" if len(self.writes) == 1 else f"out[{name!r}]"
+
+    @property
+    def never_in_place(self) -> frozenset[str]:
+        """The operands beside the one that an output may be in place of."""
+        return frozenset(self.reads) - self.in_place if self.in_place else frozenset()
 
     @property
     def scalars(self) -> tuple[str, ...]:
@@ -86,7 +91,6 @@ class GraphProblem(Problem):
         graph.freeze()
         _check_sums_of_nothing(graph, outputs)
         results = tuple(record.spec for record in outputs.values())
-        in_place = _in_place(graph, outputs)
         operation = GraphOperation(
             KIND,
             EXECUTE,
@@ -95,10 +99,8 @@ class GraphProblem(Problem):
             lambda **operands: results if len(results) > 1 else results[0],
             dtypes=(),
             mixed=True,
-            flops=lambda problem: flops_of(problem.graph),
-            sums_images=True,
-            in_place=in_place,
-            never_in_place=frozenset(inputs) - in_place if in_place else frozenset(),
+            description=Description(flops=lambda problem: flops_of(problem.graph)),
+            in_place=_in_place(graph, outputs),
             graph=graph,
             scratch_outputs=scratch_names,
         )

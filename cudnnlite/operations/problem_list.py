@@ -287,7 +287,7 @@ def skipped_lines(nodes: Sequence[SkippedNode]) -> list[str]:
 
 def summary(problem: Problem) -> str:
     """Return a problem in a few words that distinguish it from others of its kind."""
-    return problem.operation.words(problem)
+    return problem.operation.description.words(problem)
 
 
 def _numbers(item: ListedProblem) -> tuple[str, str]:

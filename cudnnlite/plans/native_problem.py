@@ -16,6 +16,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError
 from cudnnlite.problems.problem import Problem
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -41,9 +42,10 @@ class NativeProblem:
     def described_values(self) -> dict[str, Any]:
         """Return the specs that have descriptors, by the names of operands and options."""
         operation = self.problem.operation
-        without_own = {*operation.without_descriptor, *operation.shared}
         operands = {
-            name: spec for name, spec in self.problem.specs.items() if name not in without_own
+            name: spec
+            for name, spec in self.problem.specs.items()
+            if name not in operation.without_descriptor
         }
         options = {
             name: value
@@ -103,7 +105,10 @@ class NativeProblem:
         operation = self.problem.operation
         if operation.workspace:
             return self._size(operation.workspace)
-        return operation.scratch(self.problem.specs)
+        # Scratch memory that C takes without a size.
+        first_spec: TensorSpec = next(iter(self.problem.specs.values()))
+        aligned_bytes = -(-first_spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+        return len(operation.header("workSpace")) * aligned_bytes
 
     def reserve(self) -> int:
         """Return the bytes of reserve space between a forward call and its backward call."""
@@ -139,7 +144,9 @@ def _describe(handle: Handle, spec: object, spatial_rank: int) -> Any:
 def add_context(error: CudnnError, problem: Problem) -> CudnnError:
     """Add specs and hints to an error's message, and return the error."""
     is_refusal = isinstance(error, (NotSupportedError, BadParamError))
-    hint = problem.operation.hint(problem) if isinstance(error, NotSupportedError) else ""
+    hint = ""
+    if isinstance(error, NotSupportedError):
+        hint = problem.operation.description.hint(problem)
     if hint and hint != error.detail:
         error.notes = (hint, *error.notes)
     strided = [

@@ -154,11 +154,16 @@ class OperationPlan(Plan, Generic[ResultT]):
         return all(problem.values[name].size == 0 for name in problem.operation.writes)
 
     def _sums_nothing(self) -> bool:
-        """Whether the results are sums over the images of an empty batch."""
+        """Whether the results are sums over the images of an empty batch, and so zero.
+
+        A result that has values although an operand has none is such a sum, unless the caller
+        provides it: cuDNN refuses the reduction of nothing.
+        """
         problem, operation = self.problem, self.problem.operation
-        return operation.sums_images and any(
-            problem.values[name].size == 0 for name in operation.reads
-        )
+        has_empty_batch = any(problem.values[name].size == 0 for name in operation.reads)
+        if not has_empty_batch or self._results_are_empty():
+            return False
+        return not operation.caller_provided
 
     def _prepare_call(self) -> Prepared:
         """Return the call, which has no addresses yet; note what memory it needs."""

@@ -6,13 +6,14 @@ Training and backward exist with a relu, too, and with an addition before the re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ActivationMode, BatchNormMode, DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.operation import Description, Operation
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, channels_last_hint
@@ -20,6 +21,7 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, channels_last_
 _SAVED = ("saved_mean", "saved_inv_variance")
 _RUNNING = ("running_mean", "running_var")
 _SCALE_AND_BIAS = {"bnScale": "scale", "bnBias": "bias", "bnScaleBiasMeanVarDesc": "scaleDesc"}
+_SPEC_OF_SCALE = itemgetter("scale")
 _IMAGES = frozenset({"x", "y", "z", "dx", "dy", "dz"})
 # The largest batch that inference by channel takes: an H200 refuses 65536 images of any size.
 MOST_IMAGES = 65535
@@ -188,10 +190,10 @@ INFERENCE = Operation(
     infer=lambda x, **_: x,
     options={"mode": BatchNormMode, "epsilon": float},
     names={**_SCALE_AND_BIAS, "estimatedMean": "mean", "estimatedVariance": "variance"},
-    shared=dict.fromkeys(("bias", "mean", "variance"), "scale"),
+    without_descriptor=dict.fromkeys(("bias", "mean", "variance"), _SPEC_OF_SCALE),
     mixed=True,
     check=_check_inference,
-    hint=_hint,
+    description=Description(hint=_hint),
 )
 
 
@@ -231,7 +233,7 @@ def _training(
         },
         caller_provided={name: name for name in running},
         call_operands=("x", "scale", "bias", *running, *extra) if running else (),
-        shared=dict.fromkeys(("bias", *running, *_SAVED), "scale"),
+        without_descriptor=dict.fromkeys(("bias", *running, *_SAVED), _SPEC_OF_SCALE),
         mixed=True,
         check=_check_fused_training if activation else _check_training,
         constants={"bnOps": ops, **absent},
@@ -250,7 +252,10 @@ def _backward(
     if fused:
         reads = (*reads, "y", "bias")
     data = {f"{operand}Data": operand for operand in ("x", "y", "dy", "dx", "dz")}
-    own_scalars = {} if fused else dict.fromkeys(("dscale", "dbias"), ("alpha_param", "beta_param"))
+    needs_spec_of_scale = ("dscale", "dbias", *_SAVED, *(["bias"] if fused else []))
+    also_blended = (
+        {} if fused else dict.fromkeys(("dscale", "dbias"), ("alpha_param", "beta_param"))
+    )
     return Operation(
         f"batch_normalization_backward{name}",
         "cudnnBatchNormalizationBackwardEx",
@@ -276,16 +281,14 @@ def _backward(
             "betaParamDiff": "beta" if fused else "beta_param",
             **data,
         },
-        shared=dict.fromkeys(("bias", "dscale", "dbias", *_SAVED), "scale"),
-        blended_outputs=1 if fused else 3,
-        own_scalars=own_scalars,
+        without_descriptor=dict.fromkeys(needs_spec_of_scale, _SPEC_OF_SCALE),
+        also_blended=also_blended,
         mixed=True,
         check=_check_fused if fused else _check,
         constants={"bnOps": ops, **absent},
         alignments=_alignments,
         workspace="cudnnGetBatchNormalizationBackwardExWorkspaceSize",
         reserve="cudnnGetBatchNormalizationTrainingExReserveSpaceSize" if fused else "",
-        needs_reserve=fused,
     )
 
 

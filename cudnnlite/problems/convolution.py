@@ -9,7 +9,7 @@ from typing import Any
 from cudnnlite._raw.types import cudnnConvolutionFwdAlgoPerf_t
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import ConvolutionFwdAlgo, DataType, TensorFormat
-from cudnnlite.problems.operation import Algorithms, Operation
+from cudnnlite.problems.operation import Algorithms, Description, Operation
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 
 DEFAULT_CONV = ConvolutionSpec()
@@ -93,12 +93,12 @@ ALGORITHMS = Algorithms(
     "cudnnFindConvolutionForwardAlgorithmEx",
     "cudnnGetConvolutionForwardWorkspaceSize",
     graph="OPERATION_CONVOLUTION_FORWARD",
+    filters=frozenset({"w"}),
 )
 # The fields that the gradients have, too.
 COMMON: dict[str, Any] = {
     "options": {"conv": ConvolutionSpec},
     "complete": complete,
-    "math_type": lambda problem: problem.conv.math_type,
 }
 FORWARD = Operation(
     "convolution_forward",
@@ -109,10 +109,9 @@ FORWARD = Operation(
     names={"srcDesc": "xDesc", "filterDesc": "wDesc", "destDesc": "yDesc"},
     dtypes=(),
     mixed=True,
-    filters=frozenset({"w"}),
     algorithms=ALGORITHMS,
-    flops=lambda problem: flops(problem.y, problem.w),
-    hint=_hint,
-    words=words,
+    description=Description(
+        flops=lambda problem: flops(problem.y, problem.w), hint=_hint, words=words
+    ),
     **COMMON,
 )

@@ -11,7 +11,7 @@ from cudnnlite._raw.types import (
 from cudnnlite.enums import ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.convolution import COMMON, flops, words
-from cudnnlite.problems.operation import FLOATS, Algorithms, Operation
+from cudnnlite.problems.operation import FLOATS, Algorithms, Description, Operation
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.specs.steps import SAME
@@ -130,7 +130,6 @@ DATA = Operation(
     infer=_image_spec,
     names={"filterDesc": "wDesc", "diffDesc": "dyDesc", "gradDesc": "dxDesc"},
     dtypes=FLOATS,
-    filters=frozenset({"w"}),
     shape_from_out=True,
     algorithms=Algorithms(
         ConvolutionBwdDataAlgo,
@@ -140,9 +139,12 @@ DATA = Operation(
         "cudnnFindConvolutionBackwardDataAlgorithmEx",
         "cudnnGetConvolutionBackwardDataWorkspaceSize",
         graph="OPERATION_CONVOLUTION_BACKWARD_DATA",
+        filters=frozenset({"w"}),
     ),
-    flops=lambda problem: flops(problem.dy, problem.w),
-    words=lambda problem: f"gradient of x: {words(problem)}",
+    description=Description(
+        flops=lambda problem: flops(problem.dy, problem.w),
+        words=lambda problem: f"gradient of x: {words(problem)}",
+    ),
     **COMMON,
 )
 FILTER = Operation(
@@ -154,9 +156,7 @@ FILTER = Operation(
     # The search has y in place of dy.
     names={"srcDesc": "xDesc", "diffDesc": "dyDesc", "gradDesc": "dwDesc", "y": "dy"},
     dtypes=FLOATS,
-    filters=frozenset({"dw"}),
     shape_from_out=True,
-    sums_images=True,
     algorithms=Algorithms(
         ConvolutionBwdFilterAlgo,
         cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -165,8 +165,11 @@ FILTER = Operation(
         "cudnnFindConvolutionBackwardFilterAlgorithmEx",
         "cudnnGetConvolutionBackwardFilterWorkspaceSize",
         graph="OPERATION_CONVOLUTION_BACKWARD_FILTER",
+        filters=frozenset({"dw"}),
     ),
-    flops=lambda problem: flops(problem.dy, problem.dw),
-    words=lambda problem: f"gradient of w: {words(problem)}",
+    description=Description(
+        flops=lambda problem: flops(problem.dy, problem.dw),
+        words=lambda problem: f"gradient of w: {words(problem)}",
+    ),
     **COMMON,
 )

@@ -8,7 +8,7 @@ from typing import Any
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.operation import Description, Operation
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, span
 
@@ -59,8 +59,7 @@ BACKWARD = Operation(
     reads=("dy",),
     writes=("db",),
     infer=_bias,
-    hint=_hint,
-    sums_images=True,
+    description=Description(hint=_hint),
     alignments=_alignments,
     packed=_packed,
 )

@@ -14,7 +14,6 @@ _COMMON: dict[str, Any] = {
     "dtypes": (DataType.FLOAT, DataType.DOUBLE, DataType.HALF),
     "check": check_alike,
     "reserve": "cudnnDropoutGetReserveSpaceSize",
-    "state_option": "dropout",
 }
 
 FORWARD = Operation(
@@ -37,7 +36,6 @@ BACKWARD = Operation(
     infer=lambda dy, **_: dy,
     in_place=frozenset({"dy"}),
     call_operands=("dy", "reserve"),
-    needs_reserve=True,
     names={"xdesc": "dxDesc", "dydesc": "dyDesc", "dxdesc": "dxDesc"},
     **_COMMON,
 )

@@ -69,7 +69,7 @@ def _complete(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[s
 def _hint(problem: Any) -> str:
     """Return the combination that no engine of an H200 computes, and an alternative."""
     if problem.alpha == 1 or "z" in problem.specs:
-        return convolution.FORWARD.hint(problem)
+        return convolution.FORWARD.description.hint(problem)
     reason = f"no engine scales a convolution (alpha={problem.alpha}) and adds a bias"
     if problem.operation is BIAS:
         return f"{reason}; without interface='graph' the descriptor call does"
@@ -159,9 +159,8 @@ FUSED = replace(
     constants={"alpha2": ctypes.addressof(_ZERO)},
     check=_check,
     complete=_complete,
-    words=_words,
     alignments=_alignments,
-    hint=_hint,
+    description=replace(convolution.FORWARD.description, hint=_hint, words=_words),
     algorithms=_ALGORITHMS,
 )
 # `convolution_forward` with a bias.  The activation is IDENTITY, and the old y is added.

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 from cudnnlite._raw.enums import DivNormMode, LRNMode
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import Operation, check_alike, gradient_of
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.problems.operation import (
+    SCALARS_OF_FIRST,
+    Operation,
+    check_alike,
+    gradient_of,
+)
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import LRNSpec
 
 # The only mode that cuDNN has.
 _MODE = {"lrnMode": LRNMode.CROSS_CHANNEL_DIM1}
+# Operands of divisive normalisation -> the operand whose descriptor is theirs.
+_LIKE = {"means": itemgetter("x"), "dy": itemgetter("x"), "dmeans": itemgetter("dx")}
 
 
 FORWARD = Operation(
@@ -34,11 +41,6 @@ BACKWARD = gradient_of(
     in_place=frozenset({"dy"}),
     constants=_MODE,
 )
-
-
-def _aligned_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor, rounded up to the alignment of allocations."""
-    return -(-spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
 
 
 def _divisive(
@@ -77,9 +79,10 @@ def _divisive(
             "dXdMeansDesc": "dxDesc",
             "dMeans": "dmeans",
         },
-        shared={"means": "x", "dy": "x", "dmeans": "dx"},
-        blended_outputs=len(writes),
-        scratch=lambda specs: 2 * _aligned_bytes(specs["x"]),
+        without_descriptor={
+            operand: _LIKE[operand] for operand in (*reads, *writes) if operand in _LIKE
+        },
+        also_blended=dict.fromkeys(writes[1:], SCALARS_OF_FIRST),
         constants=constants,
         check=check,
     )

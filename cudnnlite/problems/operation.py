@@ -19,15 +19,17 @@ from cudnnlite._raw.record import Function
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import dtype_name, float64_hint
-from cudnnlite.enums import DataType, MathType
+from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.layers import DropoutSpec
 from cudnnlite.specs.layout import same_strides
 
 FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 LAYER_DTYPES = (*FLOATS, DataType.INT8)  # the data types that any layer takes on an H200
 STRICTEST_ALIGNMENT = 16  # bytes: no operand of an operation needs more
 RESERVE_ALIGNMENT = 16  # bytes; an H200's dropout kernels end the CUDA context below 4
+SCALARS_OF_FIRST = ("alpha", "beta")
 Alignments = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, int]]
 
 
@@ -57,10 +59,28 @@ class Algorithms:
     workspace: str
     # The kind of operation in cuDNN's graph API; its attributes have the operands' names.
     graph: str
+    # The operands that are filters.
+    filters: frozenset[str]
     # (problem, algorithm) -> why the C function has no such call, or None if it has one.
     why_unsupported: Callable[[Any, Any], str | None] = lambda problem, algorithm: None
     # (problem) -> why no engine computes it or a part of it, or None if one may.
     why_no_graph: Callable[[Any], str | None] = lambda problem: None
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is said of a problem, in figures and in words; no call needs it."""
+
+    # (problem) -> multiplications and additions of the direct method.
+    flops: Callable[[Any], int] = lambda problem: 0
+    # (problem) -> a known reason for a refusal, for its message; empty if there is none.
+    hint: Callable[[Any], str] = lambda problem: ""
+    # (problem) -> a few words, for tables.
+    words: Callable[[Any], str] = str
+    # (problem) -> a sentence, for titles and messages.
+    title: Callable[[Any], str] = lambda problem: (
+        f"{problem.kind.replace('_', ' ')} of {problem.terms}"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,51 +109,37 @@ class Operation:
     # The operands of a plan's call, if it takes more than `reads`: outputs that it updates, or the
     # reserve space.
     call_operands: tuple[str, ...] = ()
-    # Operands without a descriptor of their own -> the operand whose descriptor they share.
-    shared: Mapping[str, str] = field(default_factory=dict)
     # Operands of which cuDNN receives only the address -> (specs and options, by name) -> the spec
-    # that they need.
+    # that they need.  Where C has one descriptor for several operands, it is the spec of the first.
     without_descriptor: Mapping[str, Callable[[Mapping[str, Any]], TensorSpec]] = field(
         default_factory=dict
     )
     # The operands whose memory the first output may have, with the same layout.
     in_place: frozenset[str] = frozenset()
-    # The operands whose memory no output has, not even one that is in place of another operand.
-    never_in_place: frozenset[str] = frozenset()
     # (specs, options and scalars) -> bytes that the addresses of operands have to be multiples of.
     # Operands that are not listed need the size of their data type.  A kernel that loads several
     # values at once ends the CUDA context of the process if its operand has less;
     # tests/device/alignment_sweep.py shows which ones do on a GPU.
     alignments: Alignments = natural_alignments
-    # Whether the outputs are sums over the images of an input, and so zero if there are none.
-    sums_images: bool = False
-    # The number of outputs, from the first, that are blended with their old values.
-    blended_outputs: int = 1
-    # Blended outputs with scalars of their own -> the names that stand for `alpha` and `beta`.
-    own_scalars: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # Outputs that are blended with their old values as the first one is -> the names that stand for
+    # `alpha` and `beta`, which may be scalars of their own.
+    also_blended: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     # The data types that operands may have; empty if `infer` checks them.
     dtypes: tuple[DataType, ...] = LAYER_DTYPES
     # Whether operands may differ in their data types; `check` says how.
     mixed: bool = False
     # C arguments that are always the same.
     constants: Mapping[str, Any] = field(default_factory=dict)
-    # The operands that are filters.
-    filters: frozenset[str] = frozenset()
     # Whether `infer` receives the outputs' specs, too, because the inputs alone may not determine
     # the shape.  A spec that the caller did not pass is None.
     shape_from_out: bool = False
-    # The C function that returns the size of the workspace, unless there are algorithms.
+    # The C function that returns the size of the workspace, unless there are algorithms.  If cuDNN
+    # has no such function, each argument that is named workSpace here is as large as the first
+    # operand.
     workspace: str = ""
-    # (specs) -> bytes of workspace, if no C function returns them.  If several arguments are named
-    # workSpace here, they get equal parts.
-    scratch: Callable[[Mapping[str, Any]], int] = lambda specs: 0
     # The C function that returns the size of the reserve space, which a forward call writes for a
     # backward call.
     reserve: str = ""
-    # Whether the operation reads the reserve space that another one wrote.
-    needs_reserve: bool = False
-    # The option whose spec holds the random states, which a call advances.
-    state_option: str = ""
     # The choice of algorithms, if there is one.
     algorithms: Algorithms | None = None
     # (all specs, options and scalars) -> nothing.  ArgumentError for what cuDNN computes wrongly,
@@ -146,18 +152,8 @@ class Operation:
     # (problem) -> the same problem of packed operands, if cuDNN computes wrongly in the strides of
     # these; a call then works on packed copies.  None if it does not.
     packed: Callable[[Any], Any] = lambda problem: None
-    # (problem) -> multiplications and additions of the direct method.
-    flops: Callable[[Any], int] = lambda problem: 0
-    # (problem) -> the math type that the user requested.
-    math_type: Callable[[Any], MathType] = lambda problem: MathType.DEFAULT
-    # (problem) -> a known reason for a refusal, for its message; empty if there is none.
-    hint: Callable[[Any], str] = lambda problem: ""
-    # (problem) -> a few words, for tables.
-    words: Callable[[Any], str] = str
-    # (problem) -> a sentence, for titles and messages.
-    title: Callable[[Any], str] = lambda problem: (
-        f"{problem.kind.replace('_', ' ')} of {problem.terms}"
-    )
+    # What is said of a problem, in figures and in words.
+    description: Description = Description()
 
     def __repr__(self) -> str:
         return f"<Operation {self.name}>"
@@ -183,15 +179,36 @@ class Operation:
         """The outputs' own scalars -> the scalar whose value each has if it is not given."""
         return {
             own_name: shared_name
-            for pair in self.own_scalars.values()
-            for own_name, shared_name in zip(pair, ("alpha", "beta"), strict=True)
+            for pair in self.also_blended.values()
+            for own_name, shared_name in zip(pair, SCALARS_OF_FIRST, strict=True)
+            if own_name != shared_name
         }
 
     def scalars_of(self, output: str) -> tuple[str, str] | None:
         """Return the names of the scalars that an output is blended with, None if with none."""
-        if output not in self.writes[: self.blended_outputs]:
-            return None
-        return self.own_scalars.get(output, ("alpha", "beta"))
+        if output in self.writes[:1]:
+            return SCALARS_OF_FIRST
+        return self.also_blended.get(output)
+
+    @cached_property
+    def filters(self) -> frozenset[str]:
+        """The operands that are filters."""
+        return self.algorithms.filters if self.algorithms else frozenset()
+
+    @property
+    def never_in_place(self) -> frozenset[str]:
+        """The operands whose memory no output has, not even one in place of another operand."""
+        return frozenset()
+
+    @cached_property
+    def needs_reserve(self) -> bool:
+        """Whether a call reads the reserve space that a forward call wrote: a gradient does."""
+        return bool(self.reserve) and "dy" in self.reads
+
+    @cached_property
+    def state_option(self) -> str:
+        """The option whose spec holds random states, which a call advances; empty if none does."""
+        return next((name for name, kind in self.options.items() if kind is DropoutSpec), "")
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:

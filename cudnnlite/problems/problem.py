@@ -21,7 +21,7 @@ from cudnnlite.enums import DataType, MathType, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
-from cudnnlite.specs import FilterSpec, TensorSpec
+from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec, exact_key, from_plain, to_plain
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
@@ -92,12 +92,15 @@ class Problem:
     @property
     def flops(self) -> int:
         """The multiplications and additions of the direct method, those of the padding included."""
-        return self.operation.flops(self)
+        return self.operation.description.flops(self)
 
     @property
     def math_type(self) -> MathType:
         """The math type that the user requested; it limits the choice of algorithms."""
-        return self.operation.math_type(self)
+        for option in self.options.values():
+            if isinstance(option, (ConvolutionSpec, RNNSpec)):
+                return option.math_type
+        return MathType.DEFAULT
 
     def to_plain(self) -> dict[str, Any]:
         """Return every field as a JSON value, and the kind of problem under 'kind'."""
@@ -144,7 +147,7 @@ class Problem:
         return f"{inputs} to {outputs}{options}"
 
     def __str__(self) -> str:
-        return self.operation.title(self)
+        return self.operation.description.title(self)
 
 
 def problem_from_plain(plain: Any) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any
 from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
-from cudnnlite.problems.operation import Operation
+from cudnnlite.problems.operation import Description, Operation
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.rnn_weights import weight_parts
 
@@ -68,8 +68,5 @@ FORWARD = Operation(
     infer=_infer,
     options={"spec": RNNSpec, "data": RNNDataSpec, "training": bool},
     complete=_complete,
-    flops=_flops,
-    math_type=lambda problem: problem.spec.math_type,
-    words=_words,
-    title=_title,
+    description=Description(flops=_flops, words=_words, title=_title),
 )

@@ -115,6 +115,5 @@ SAMPLE_BACKWARD = _operation(
     ("x", "grid", "dy"),
     ("dx", "dgrid"),
     _gradient_specs,
-    blended_outputs=2,
-    own_scalars={"dgrid": ("alpha_dgrid", "beta_dgrid")},
+    also_blended={"dgrid": ("alpha_dgrid", "beta_dgrid")},
 )

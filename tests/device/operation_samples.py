@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from samples import LAYOUTS, SAMPLES, forward_of, hosts_of, reference_of, shapes_of
+from samples import (
+    LAYOUTS,
+    SAMPLES,
+    forward_of,
+    hosts_of,
+    operands_of_one_layout,
+    reference_of,
+    shapes_of,
+)
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -134,7 +142,7 @@ class Case:
         packed = self.operation.filters | self.sample.packed
         return (
             "first"
-            if operand in self.operation.without_descriptor
+            if operand in operands_of_one_layout(self.operation)
             or (operand in packed and self.layout == "strided")
             else self.layout
         )
@@ -251,7 +259,7 @@ class Case:
         )
         names = self.operation.outputs or self.operation.writes
         for name, array in zip(names, arrays, strict=True):
-            scaled = name in self.operation.writes[: self.operation.blended_outputs]
+            scaled = self.operation.scalars_of(name) is not None
             expected = alpha * self.results[name] if scaled else self.results[name]
             if self.sample.blended:
                 wide = {operand: host.astype(np.float64) for operand, host in self.hosts.items()}

@@ -198,7 +198,12 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- the functions of operations
 
 # Public functions that run no plan of their own.
-WITHOUT_PLANS = {"candidates", "fold_batch_normalization", "pack_sequences"}
+WITHOUT_PLANS = {
+    "candidates",
+    "fold_batch_normalization",
+    "pack_sequences",
+    "record_problems",
+}
 BACKWARD = [
     f"{network}_backward_{way}"
     for network, way in product(("rnn", "multi_head_attention"), ("data", "weights"))

@@ -17,7 +17,7 @@ from cudnnlite._raw.api import library_api
 from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.problems.catalogue import OPERATIONS, TUNABLE
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
 from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.specs.frozen import FrozenSpec
@@ -168,6 +168,39 @@ def test_the_table_of_operations():
         header = {operation.names.get(argument, argument) for argument in operation.record.argnames}
         if operation.writes:
             assert header >= {*operation.reads, *operation.writes, "handle", *operation.scalars}
+
+
+def test_what_follows_from_a_declaration():
+    operations = {name: operation for name, operation in OPERATIONS.items() if operation.writes}
+    assert {name for name, operation in operations.items() if operation.needs_reserve} == {
+        "dropout_gradient",
+        "batch_normalization_backward_relu",
+        "batch_normalization_backward_add_relu",
+    }
+    assert {name for name, operation in operations.items() if operation.state_option} == {
+        "dropout",
+        "dropout_gradient",
+    }
+    blended = {
+        name: [output for output in operation.writes[1:] if operation.scalars_of(output)]
+        for name, operation in operations.items()
+    }
+    assert {name: outputs for name, outputs in blended.items() if outputs} == {
+        "batch_normalization_backward": ["dscale", "dbias"],
+        "divisive_normalization_backward_around": ["dmeans"],
+        "spatial_transformer_sample_backward": ["dgrid"],
+    }
+    assert {*OPERATIONS["spatial_transformer_sample_backward"].scalars} == {
+        "alpha",
+        "beta",
+        "alpha_dgrid",
+        "beta_dgrid",
+    }
+    filters = {name: {*operation.filters} for name, operation in operations.items()}
+    assert {name for name in filters if filters[name] == {"w"}} == {
+        name for name in TUNABLE if name not in ("convolution_backward_filter", "rnn_forward")
+    }
+    assert [name for name in filters if filters[name] - {"w"}] == ["convolution_backward_filter"]
 
 
 def test_a_gradient_is_derived_from_the_forward_operation():

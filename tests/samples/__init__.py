@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from operator import itemgetter
 from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
@@ -161,6 +162,18 @@ def forward_of(operation: Operation) -> Operation:
     """Return the operation whose gradient it is, or itself."""
     forward = SAMPLES[operation.name].forward or operation.name.replace("_backward", "_forward")
     return OPERATIONS.get(forward, operation)
+
+
+def operands_of_one_layout(operation: Operation) -> frozenset[str]:
+    """Return the operands whose layout cannot be chosen, because it follows from the options.
+
+    An operand that has the descriptor of another one has its layout.
+    """
+    return frozenset(
+        name
+        for name, needed_spec in operation.without_descriptor.items()
+        if not isinstance(needed_spec, itemgetter)
+    )
 
 
 def shapes_of(

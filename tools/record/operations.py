@@ -20,7 +20,17 @@ from tools.record import support as record_support
 from tools.record.support import LAST
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from samples import DTYPES, FLOATS, IMAGES, SAMPLES, combinations, hosts_of, reference_of, shapes_of
+from samples import (
+    DTYPES,
+    FLOATS,
+    IMAGES,
+    SAMPLES,
+    combinations,
+    hosts_of,
+    operands_of_one_layout,
+    reference_of,
+    shapes_of,
+)
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
@@ -65,17 +75,17 @@ def dtype_of(sample, operand, dtype):
 def layout_of(operation, sample, operand, layout):
     """Return the layout of an operand beside others of a layout."""
     has_no_gaps = operand in sample.packed and layout == "strided"
-    return "first" if has_no_gaps or operand in operation.without_descriptor else layout
+    return "first" if has_no_gaps or operand in operands_of_one_layout(operation) else layout
 
 
 def expected_values(operation, name, hosts, options, scalars, dtypes):
     """Return what has to be written, in float64, by the samples' oracles."""
     results = reference_of(name)(*hosts.values(), **options)
     expected = {}
-    for number, (written, result) in enumerate(zip(operation.writes, results, strict=True)):
+    for written, result in zip(operation.writes, results, strict=True):
         before = hosts.get(written, np.ones(result.shape))
         values = np.broadcast_to(result, before.shape)
-        if number < operation.blended_outputs:
+        if operation.scalars_of(written) is not None:
             values = scalars["alpha"] * values + scalars["beta"] * before
         if dtypes[written] in INTEGERS:
             # An integer beyond the range of its type is the nearest one in it.

@@ -207,7 +207,8 @@ def _heuristic_choice(native: NativeConvolution, limit: int | None) -> Algorithm
         # An algorithm that needs two calls, one for the bias, is better than none.
         table = rank(native)
     if not any(row.ok for row in table):
-        why = problem.operation.hint(problem) or "every algorithm refuses this combination"
+        hint = problem.operation.description.hint(problem)
+        why = hint or "every algorithm refuses this combination"
         raise NotSupportedError(algorithms.heuristic, Status.NOT_SUPPORTED, why)
     choice = table.best(limit)
     larger = [(row, why) for row, why in choice.passed_over if row.ok]
