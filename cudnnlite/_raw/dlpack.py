@@ -40,7 +40,7 @@ STAND_INS: Mapping[str, StandIn] = {
 }
 
 
-class _DataType(ctypes.Structure):
+class _ElementType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
@@ -50,7 +50,7 @@ class _Tensor(ctypes.Structure):
         ("device_type", ctypes.c_int32),
         ("device_id", ctypes.c_int32),
         ("ndim", ctypes.c_int32),
-        ("dtype", _DataType),
+        ("dtype", _ElementType),
     )  # shape, strides and byte_offset follow
 
 

@@ -37,7 +37,7 @@ def serve(descriptor: int, driver: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer, not a file
     with Connection(descriptor) as pipe, suppress(EOFError, OSError):
         try:
-            planner = _Planner(CudnnApi(load_library_without_driver(driver)))
+            planner = _EngineFinder(CudnnApi(load_library_without_driver(driver)))
         except CudnnliteError as error:
             pipe.send((False, str(error)))
             return
@@ -52,7 +52,7 @@ def serve(descriptor: int, driver: str) -> None:
 
 
 @dataclass
-class _Planner:
+class _EngineFinder:
     """Asks cuDNN for the engines of graphs."""
 
     api: CudnnApi

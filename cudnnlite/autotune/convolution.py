@@ -136,7 +136,7 @@ def search_convolution(
     with own_stream(handle) as stream, ExitStack() as stack:
         operands = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
         graph = _graph_of(handle, problem, policy, operands, stack)
-        trial = _Trial(handle, problem, operands, stack)
+        trial = _ConvolutionTrial(handle, problem, operands, stack)
         trial.graphs[""] = graph
         candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
         contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
@@ -178,7 +178,7 @@ def _enter_layouts(
     problem: Problem,
     policy: TuningPolicy,
     operands: Mapping[str, DeviceArray],
-    trial: _Trial,
+    trial: _ConvolutionTrial,
     contest: Contest,
     stack: ExitStack,
 ) -> dict[Hashable, AlgorithmResult]:
@@ -281,7 +281,10 @@ def ranking_of(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
 
 
 def _enter_all(
-    rows: Sequence[AlgorithmResult], trial: _Trial, policy: TuningPolicy, contest: Contest
+    rows: Sequence[AlgorithmResult],
+    trial: _ConvolutionTrial,
+    policy: TuningPolicy,
+    contest: Contest,
 ) -> dict[Hashable, AlgorithmResult]:
     """Run each candidate, and return the results.
 
@@ -365,7 +368,7 @@ def engines(
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
-class _Trial:
+class _ConvolutionTrial:
     """Runs each candidate once, over poisoned memory, and measures the errors of its output."""
 
     def __init__(

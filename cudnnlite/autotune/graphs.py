@@ -108,7 +108,7 @@ def search_graph(
     is_by_latency = policy.objective == "latency"
     with own_stream(handle) as stream, ExitStack() as stack:
         inputs = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        trial = _Trial(handle, problem, policy, inputs, stack)
+        trial = _GraphTrial(handle, problem, policy, inputs, stack)
         contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
         results: dict[Hashable, AlgorithmResult] = {
@@ -127,7 +127,7 @@ def search_graph(
         )
 
 
-class _Trial:
+class _GraphTrial:
     """Runs each engine once, over poisoned memory, and compares its results.
 
     Attributes

@@ -42,7 +42,7 @@ class Worker(NamedTuple):
         return f"{self.host}, process {self.process}, {self.device.gpu} {self.uuid}"
 
 
-class Answer(NamedTuple):
+class ProblemResult(NamedTuple):
     """The result for a problem, from a worker or from the cache."""
 
     table: AlgorithmTable | None = None  # every candidate; None if the search failed as a whole
@@ -63,7 +63,7 @@ def tune_task(
     like: DeviceIdentity | None = None,
     cache: str = IN_MEMORY,
     token: str = "",
-) -> Answer:
+) -> ProblemResult:
     """Tune a problem in a worker, and put the result into a cache.
 
     The worker measures on the device that `locked_device` chooses for `device` and `like`.  `cache`
@@ -85,7 +85,7 @@ def tune_task(
 
 def tune_on(
     handle_or_device: Handle | Device, problem: Problem, policy: TuningPolicy, cache: TuningCache
-) -> Answer:
+) -> ProblemResult:
     """Tune a problem on a handle, which stays open, or on a device with a new handle.
 
     The policy's workspace limit must be in bytes.
@@ -108,11 +108,11 @@ def tune_on(
     ) as error:
         # These errors concern this problem only, and the worker goes on. They are returned as a
         # text, because Dask cannot pass on an exception that is a MemoryError too.
-        return Answer(why_none=str(error))
+        return ProblemResult(why_none=str(error))
     key = make_key(problem, alignments={}, policy=policy, device=tuner.device)
     entry = cache.get(key)
     worker = Worker(os.uname().nodename, os.getpid(), tuner.device, uuid)
-    return Answer(table, from_cache=not tuner.measured, entry=entry, worker=worker)
+    return ProblemResult(table, from_cache=not tuner.measured, entry=entry, worker=worker)
 
 
 def identify(device: str | Device, token: str = "") -> tuple[DeviceIdentity, int, Peaks | None]:
@@ -151,7 +151,7 @@ class TuningRun:
             key = make_key(item.problem, alignments={}, policy=self.policy, device=self.device)
             entry = self.cache.get(key)
             if entry:
-                self.record(index, Answer(entry.table(memory, peaks), from_cache=True))
+                self.record(index, ProblemResult(entry.table(memory, peaks), from_cache=True))
         return [index for index in range(len(self.problems)) if index not in self.tuned]
 
     def tune_here(self, missing: Sequence[int], handle: Handle) -> None:
@@ -170,8 +170,8 @@ class TuningRun:
         tasks that did not begin are cancelled, and the results so far are saved.  The executor's
         futures need `add_done_callback`, `cancel`, `done` and `result`.
         """
-        unsettled: dict[Future[Answer], int] = {}
-        finished: SimpleQueue[Future[Answer]] = SimpleQueue()
+        unsettled: dict[Future[ProblemResult], int] = {}
+        finished: SimpleQueue[Future[ProblemResult]] = SimpleQueue()
         try:
             for index in missing:
                 problem = self.problems[index].problem
@@ -195,7 +195,7 @@ class TuningRun:
                     if future.done():
                         self.store_entry(future.result())
 
-    def record(self, index: int, answer: Answer) -> None:
+    def record(self, index: int, answer: ProblemResult) -> None:
         """Add the result for a problem to the cache and to `tuned`, and report it."""
         self.store_entry(answer)
         worker = answer.worker
@@ -214,7 +214,7 @@ class TuningRun:
         )
         self.report(len(self.tuned), len(self.problems), self.tuned[index])
 
-    def _count(self, worker: Worker, answer: Answer) -> None:
+    def _count(self, worker: Worker, answer: ProblemResult) -> None:
         """Count a problem that a worker measured; warn, once, if its device is of another kind."""
         if worker.device != self.device and not self._has_warned:
             self._has_warned = True
@@ -226,7 +226,7 @@ class TuningRun:
         if not answer.from_cache:
             self.workers[worker] += 1
 
-    def store_entry(self, answer: Answer) -> None:
+    def store_entry(self, answer: ProblemResult) -> None:
         """Put the entry of a result into the cache, unless the cache has one under its key."""
         entry = answer.entry
         if entry is None or entry.key.device.is_emulated != self.cache.rehearsal:
@@ -235,7 +235,7 @@ class TuningRun:
             self.cache.put(entry)
 
 
-def _answer_of(future: Future[Answer]) -> Answer:
+def _answer_of(future: Future[ProblemResult]) -> ProblemResult:
     """Return the answer of a finished task, or why it has none."""
     try:
         return future.result()
@@ -243,7 +243,7 @@ def _answer_of(future: Future[Answer]) -> Answer:
         # Such as NoDeviceError: the worker can tune no problem at all, so the run ends.
         raise
     except Exception as error:  # an error of the executor or of the worker
-        return Answer(why_none=f"not tuned: {_describe(error)}")
+        return ProblemResult(why_none=f"not tuned: {_describe(error)}")
 
 
 def _describe(error: Exception) -> str:

@@ -22,7 +22,7 @@ from cudnnlite.texts import aligned, counted, printable
 _HEADING = ("A ms", "B ms", "B/A", "choice of A", "choice of B", "problem", "wanted")
 
 
-class Pair(NamedTuple):
+class TunedPair(NamedTuple):
     """A problem that both sides have.
 
     Attributes
@@ -119,7 +119,7 @@ def _side_line(letter: str, name: str, side: Sequence[TuningEntry]) -> str:
     return printable(f"{letter}: {name}: {count}: {', '.join(sorted(devices)) or '-'}")
 
 
-def _cells(pair: Pair) -> list[str]:
+def _cells(pair: TunedPair) -> list[str]:
     """Return a row of the table."""
     numbers = [
         "-" if number is None else f"{number:.4f}" for number in (pair.a_ms, pair.b_ms, pair.ratio)
@@ -155,12 +155,12 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
-def _pair(a: TuningEntry, b: TuningEntry) -> Pair:
+def _pair(a: TuningEntry, b: TuningEntry) -> TunedPair:
     a_ms, b_ms = _time_ms(a), _time_ms(b)
     ratio = None
     if a_ms is not None and b_ms is not None and 0 < b_ms / a_ms < inf:
         ratio = b_ms / a_ms
-    return Pair(
+    return TunedPair(
         a_ms,
         b_ms,
         ratio,

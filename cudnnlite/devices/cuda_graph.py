@@ -10,7 +10,7 @@ from cudnnlite.errors import CaptureError
 
 
 class CudaRecorder(NonCopyable):
-    """Records the calls on a stream; see `cudnnlite.devices.device.Recorder`."""
+    """Records the calls on a stream; see `cudnnlite.devices.device.StreamRecorder`."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

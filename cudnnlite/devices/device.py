@@ -44,7 +44,7 @@ class DeviceFigures(NamedTuple):
         return 2 * self.memory_clock_hz * self.bus_bits / 8
 
 
-class Recorder(Protocol):
+class StreamRecorder(Protocol):
     """Records the calls on a stream in a `with` block; CaptureError at its end on failure.
 
     `stream` is the stream that is recorded.  `graph` is the graph after a block without an error:
@@ -54,7 +54,7 @@ class Recorder(Protocol):
     stream: Any
     graph: Any
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> StreamRecorder:
         """Begin."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -231,7 +231,7 @@ class Device(Protocol):
         Return a function that enqueues all of it at once, or None if it cannot be recorded.
         """
 
-    def recorder(self) -> Recorder:
+    def recorder(self) -> StreamRecorder:
         """Return a recorder with a stream of its own."""
 
     def is_capturing(self, stream: Any) -> bool:

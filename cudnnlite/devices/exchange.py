@@ -28,7 +28,7 @@ from cudnnlite.specs import TensorSpec
 CurrentStream = Callable[[int, int], int]
 # The number of the device, or -1 for an array that may not be read as it is; then dtype, strides
 # and shape in the library's own form.
-Description = tuple[Any, ...]
+ArrayDescription = tuple[Any, ...]
 # See `DeviceArray.traits`.
 Traits = tuple[int, tuple[TensorSpec, Device, Any, bool]]
 _MOST_SPECS = 1024
@@ -40,11 +40,11 @@ _UNREADABLE = -1
 _READING_ERRORS = (RuntimeError, BufferError, TypeError, ValueError, AttributeError)
 
 
-class _Library(NamedTuple):
+class _ArrayReader(NamedTuple):
     """The functions that read arrays of one type."""
 
     # (array, or the object that `export` returned) -> address and description.
-    read: Callable[[Any], tuple[int, Description]]
+    read: Callable[[Any], tuple[int, ArrayDescription]]
     # (DLPack device type, number) -> the address of the stream that the library works on.  None if
     # `export` makes our stream wait for the array.
     current_stream: CurrentStream | None
@@ -54,9 +54,9 @@ class _Library(NamedTuple):
     is_immutable: bool = False
 
 
-_libraries: dict[type, _Library | None] = {}
+_libraries: dict[type, _ArrayReader | None] = {}
 # The specs of arrays that need no conversion.
-_specs: dict[Description, TensorSpec] = {}
+_specs: dict[ArrayDescription, TensorSpec] = {}
 
 
 def exchanged(device: Device, stream: Any, arrays: Sequence[Any]) -> list[DeviceArray] | None:
@@ -122,36 +122,36 @@ def foreign_traits(
     return traits, owners
 
 
-def _stream_of(library: _Library, device: Device, stream: Any) -> Any:
+def _stream_of(library: _ArrayReader, device: Device, stream: Any) -> Any:
     """Return the stream that a library's arrays belong to; ours if it waits for them already."""
     if library.current_stream is None:
         return stream
     return device.stream_at(library.current_stream(CUDA_DEVICE, device.index), stream)
 
 
-def _library_of(kind: type) -> _Library | None:
+def _library_of(kind: type) -> _ArrayReader | None:
     """Return the library of a type, and remember it; None for a type that cannot be read here."""
     modules = {base.__module__ for base in kind.__mro__}
     library = None
     if "torch" in modules:
         current_stream = current_stream_of(kind)
-        library = None if current_stream is None else _Library(_read_tensor, current_stream)
+        library = None if current_stream is None else _ArrayReader(_read_tensor, current_stream)
     elif kind.__name__ == "ndarray" and any(name.startswith("cupy.") for name in modules):
-        library = _Library(_read_cupy_array, _cupy_stream)
+        library = _ArrayReader(_read_cupy_array, _cupy_stream)
     elif is_of_jax(kind):
-        library = _Library(read_capsule, None, _export_capsule, is_immutable=True)
+        library = _ArrayReader(read_capsule, None, _export_capsule, is_immutable=True)
     _libraries[kind] = library
     return library
 
 
-def _read_tensor(tensor: Any) -> tuple[int, Description]:
+def _read_tensor(tensor: Any) -> tuple[int, ArrayDescription]:
     number = tensor.get_device()
     if tensor.requires_grad or tensor.is_neg():
         number = _UNREADABLE
     return tensor.data_ptr(), (number, tensor.dtype, tensor.stride(), tensor.shape)
 
 
-def _read_cupy_array(array: Any) -> tuple[int, Description]:
+def _read_cupy_array(array: Any) -> tuple[int, ArrayDescription]:
     memory = array.data
     return memory.ptr, (memory.device_id, array.dtype, array.strides, array.shape)
 
@@ -170,7 +170,7 @@ def _export_capsule(array: Any, stream_address: int) -> Any:
 
 
 def _spec_of(
-    device: Device, stream: Any, array: Any, description: Description
+    device: Device, stream: Any, array: Any, description: ArrayDescription
 ) -> TensorSpec | None:
     """Return and remember the spec of an array that may be read as it is; None for any other."""
     try:

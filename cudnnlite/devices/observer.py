@@ -14,7 +14,7 @@ import numpy as np
 
 from cudnnlite._raw.calls import Call, observe_calls
 from cudnnlite._raw.record import Function
-from cudnnlite.devices.device import Device, Recorder
+from cudnnlite.devices.device import Device, StreamRecorder
 from cudnnlite.devices.foreign import ForeignArray
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -93,11 +93,11 @@ class Observer:
         """Surround the filling of rows on the device with a repeated pattern."""
         return _NOTHING
 
-    def capturing(self, device: Device, recorder: Recorder) -> AbstractContextManager[None]:
+    def capturing(self, device: Device, recorder: StreamRecorder) -> AbstractContextManager[None]:
         """Surround calls that are recorded on `recorder.stream`, and are not run meanwhile."""
         return _NOTHING
 
-    def graph_captured(self, device: Device, recorder: Recorder) -> None:
+    def graph_captured(self, device: Device, recorder: StreamRecorder) -> None:
         """Take note that `recorder.graph` can be launched now."""
 
     def capturing_for_timing(self, device: Device) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.roofline import FLOAT32, FLOAT64, HALF, INT8, TENSOR_FLOAT64, TF32, Peaks
 
 
-class _Architecture(NamedTuple):
+class _ArithmeticRates(NamedTuple):
     """Operations a clock of one multiprocessor, by the unit.
 
     `tensor_clock` is the clock at which NVIDIA states the tensor cores' peaks, as a share of the
@@ -27,22 +27,22 @@ class _Architecture(NamedTuple):
 # The share of Hopper is 1830 of 1980 MHz (H100 SXM: 989.4 T at 132 multiprocessors), that of
 # Blackwell follows from 2250 T of a B200 (148 multiprocessors, 1965 MHz).
 _ARCHITECTURES = {
-    "7.0": _Architecture({FLOAT32: 128, FLOAT64: 64, HALF: 1024}),
-    "7.5": _Architecture({FLOAT32: 128, FLOAT64: 4, HALF: 1024, INT8: 2048}),
-    "8.0": _Architecture(
+    "7.0": _ArithmeticRates({FLOAT32: 128, FLOAT64: 64, HALF: 1024}),
+    "7.5": _ArithmeticRates({FLOAT32: 128, FLOAT64: 4, HALF: 1024, INT8: 2048}),
+    "8.0": _ArithmeticRates(
         {FLOAT32: 128, FLOAT64: 64, TENSOR_FLOAT64: 128, TF32: 1024, HALF: 2048, INT8: 4096}
     ),
-    "8.6": _Architecture({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
-    "8.9": _Architecture({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
-    "9.0": _Architecture(
+    "8.6": _ArithmeticRates({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
+    "8.9": _ArithmeticRates({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
+    "9.0": _ArithmeticRates(
         {FLOAT32: 256, FLOAT64: 128, TENSOR_FLOAT64: 256, TF32: 2048, HALF: 4096, INT8: 8192},
         tensor_clock=1830 / 1980,
     ),
-    "10.0": _Architecture(
+    "10.0": _ArithmeticRates(
         {FLOAT32: 256, FLOAT64: 128, TENSOR_FLOAT64: 128, TF32: 4096, HALF: 8192, INT8: 16384},
         tensor_clock=0.9443,
     ),
-    "12.0": _Architecture({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
+    "12.0": _ArithmeticRates({FLOAT32: 256, FLOAT64: 4, TF32: 512, HALF: 1024, INT8: 2048}),
 }
 _TENSOR_UNITS = (TF32, HALF, INT8)
 # GeForce cards have half of the tensor cores' rate where sums are in float32, as cuDNN's are.

@@ -149,7 +149,7 @@ class _Training(NamedTuple):
     y_mask: Array | None
 
 
-class _Call(Spaces):
+class _AttentionCall(Spaces):
     """The arguments of a call, read back and checked.  Nothing is written before all is read.
 
     `descriptor_names` are the arguments that describe q, k, v and y.
@@ -372,7 +372,7 @@ def forward(c_call: SimpleNamespace) -> Work:
 
     In training the reserve space receives what the backward passes need.
     """
-    call = _Call(c_call, "qDesc", "kDesc", "vDesc", "oDesc")
+    call = _AttentionCall(c_call, "qDesc", "kDesc", "vDesc", "oDesc")
     step = c_call.currIdx
     is_training = bool(c_call.reserveSpace)
     spec = call.spec
@@ -419,7 +419,7 @@ def backward_data(c_call: SimpleNamespace) -> Work:
 
     The call for the gradients of the weights comes after it.
     """
-    call = _Call(c_call, "dqDesc", "dkDesc", "dvDesc", "doDesc")
+    call = _AttentionCall(c_call, "dqDesc", "dkDesc", "dvDesc", "doDesc")
 
     def work() -> None:
         call.read_lengths(c_call.devSeqLengthsDQDO, c_call.devSeqLengthsDKDV)
@@ -447,7 +447,7 @@ def backward_data(c_call: SimpleNamespace) -> Work:
 @emulates("cudnnMultiHeadAttnBackwardWeights")
 def backward_weights(c_call: SimpleNamespace) -> Work:
     """`cudnnMultiHeadAttnBackwardWeights`: write the gradients of the weights, or add them."""
-    call = _Call(c_call, "qDesc", "kDesc", "vDesc", "doDesc")
+    call = _AttentionCall(c_call, "qDesc", "kDesc", "vDesc", "doDesc")
     if c_call.addGrad not in list(WgradMode):
         raise bad_parameter(
             f"addGrad={c_call.addGrad}; allowed: {', '.join(WgradMode.__members__)}"

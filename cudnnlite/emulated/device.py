@@ -54,7 +54,7 @@ class EmulatedStream:
 
 
 class EmulatedRecorder:
-    """Records the work on a stream instead of doing it; see `devices.device.Recorder`."""
+    """Records the work on a stream instead of doing it; see `devices.device.StreamRecorder`."""
 
     def __init__(self, api: EmulatedApi, stream: EmulatedStream) -> None:
         self._api, self.stream = api, stream

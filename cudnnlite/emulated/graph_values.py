@@ -53,7 +53,7 @@ def _number(tensor: BackendObject, address: int) -> Array:
 
 def check_addresses(graph: GraphFormula, api: EmulationState, addresses: Addresses) -> None:
     """Refuse addresses that an engine could not use."""
-    _Memory(graph, api, addresses)
+    _TensorMemory(graph, api, addresses)
 
 
 def compute(
@@ -63,7 +63,7 @@ def compute(
     numbers: Mapping[int, Array],
 ) -> None:
     """Compute a graph over the addresses of its tensors, by their numbers, and its numbers."""
-    memory = _Memory(graph, api, addresses)
+    memory = _TensorMemory(graph, api, addresses)
     values = dict(numbers)
 
     def read(tensor: BackendObject) -> Array:
@@ -122,7 +122,7 @@ def _stored(values: Array, tensor: BackendObject) -> Array:
     return stored if numpy_dtype(dtype).kind in "iu" else stored.astype(wide_dtype(dtype))
 
 
-class _Memory:
+class _TensorMemory:
     """The tensors of a graph in memory, by their numbers."""
 
     def __init__(self, graph: GraphFormula, api: EmulationState, addresses: Addresses) -> None:

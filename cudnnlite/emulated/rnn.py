@@ -78,7 +78,7 @@ def _check_support(spec: RNNSpec, algorithm: RNNAlgo, **conditions: bool) -> Non
         raise unsupported(reason)
 
 
-class _Call(Spaces):
+class _RNNCall(Spaces):
     """The arguments of a forward or backward call, read back and checked.
 
     Nothing is written before all is read.
@@ -325,7 +325,7 @@ def _is_training(mode: int) -> bool:
 @emulates("cudnnRNNForward")
 def forward(c_call: SimpleNamespace) -> Work:
     """`cudnnRNNForward`: compute y, hy and cy; for training also the reserve space."""
-    call = _Call(c_call, is_backward=False)
+    call = _RNNCall(c_call, is_backward=False)
     is_training = _is_training(c_call.fwdMode)
 
     def work() -> None:
@@ -375,7 +375,7 @@ def forward(c_call: SimpleNamespace) -> Work:
 @emulates("cudnnRNNBackwardData_v8")
 def backward_data(c_call: SimpleNamespace) -> Work:
     """`cudnnRNNBackwardData_v8`: compute dx, dhx and dcx, before the weights' gradients."""
-    call = _Call(c_call, is_backward=True)
+    call = _RNNCall(c_call, is_backward=True)
 
     def work() -> None:
         y = call.steps("y", call.y)
@@ -423,7 +423,7 @@ def backward_weights(c_call: SimpleNamespace) -> Work:
         raise bad_parameter(f"addGrad={c_call.addGrad}; allowed: ADD ({WgradMode.ADD.value})")
     # The C function has neither cx nor cDesc.
     c_call.cx = None
-    call = _Call(c_call, is_backward=True)
+    call = _RNNCall(c_call, is_backward=True)
 
     def work() -> None:
         x, y = call.steps("x", call.x), call.steps("y", call.y)

@@ -43,7 +43,7 @@ _TILE_MAX_OUTPUT = 33
 _GEMMS = ("IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM")
 
 
-class _Problem(NamedTuple):
+class _ConvolutionOperands(NamedTuple):
     """The operands, or their gradients, and the convolution."""
 
     x: TensorSpec
@@ -99,7 +99,7 @@ def why_refused(
 
     The specs are those of x, w and y, or of their gradients.
     """
-    problem = _Problem(x, w, conv, y)
+    problem = _ConvolutionOperands(x, w, conv, y)
     if not isinstance(algorithm, ConvolutionFwdAlgo):
         is_filter = isinstance(algorithm, ConvolutionBwdFilterAlgo)
         return _why_not_compute_type(problem) or _why_no_gradient(
@@ -119,7 +119,7 @@ def why_no_engine(x: TensorSpec, w: FilterSpec, conv: ConvolutionSpec, y: Tensor
     """
     if not x.dtype == w.dtype == y.dtype:
         return f"operands of several types: {x.dtype.name}, {w.dtype.name}, {y.dtype.name}"
-    return _why_not_compute_type(_Problem(x, w, conv, y))
+    return _why_not_compute_type(_ConvolutionOperands(x, w, conv, y))
 
 
 def why_no_forward_engine(
@@ -139,12 +139,12 @@ def why_no_forward_engine(
     is_double = x.dtype == w.dtype == y.dtype == DataType.DOUBLE
     is_channels_last = w.format == TensorFormat.NHWC and x.fits("NDHWC") and y.fits("NDHWC")
     if is_double and x.rank == 5 and is_channels_last and not is_fused:
-        return _why_not_compute_type(_Problem(x, w, conv, y))
+        return _why_not_compute_type(_ConvolutionOperands(x, w, conv, y))
     reasons = [why_refused(ConvolutionFwdAlgo[name], x, w, conv, y) for name in reversed(_GEMMS)]
     return reasons[0] if all(reasons) else None
 
 
-def _why_not_compute_type(problem: _Problem) -> str | None:
+def _why_not_compute_type(problem: _ConvolutionOperands) -> str | None:
     """Return why floats are not accumulated in the compute type."""
     dtype = problem.x.dtype
     compute_type = problem.conv.compute_type_for(problem.x)
@@ -153,7 +153,7 @@ def _why_not_compute_type(problem: _Problem) -> str | None:
     return f"compute type {compute_type} for {dtype.name}"
 
 
-def _why_no_forward(name: str, problem: _Problem) -> str | None:
+def _why_no_forward(name: str, problem: _ConvolutionOperands) -> str | None:
     if problem.w.format == TensorFormat.NHWC:
         return _why_not_channels_last(name, problem)
     if name in _GEMMS:
@@ -167,7 +167,7 @@ def _why_no_forward(name: str, problem: _Problem) -> str | None:
     return None
 
 
-def _why_no_integers(name: str, problem: _Problem) -> str | None:
+def _why_no_integers(name: str, problem: _ConvolutionOperands) -> str | None:
     x, _, conv, y = problem
     if name not in _GEMMS:
         return f"{name} has no integer form"
@@ -184,7 +184,7 @@ def _why_no_integers(name: str, problem: _Problem) -> str | None:
     return None
 
 
-def _why_no_int8(problem: _Problem) -> str | None:
+def _why_no_int8(problem: _ConvolutionOperands) -> str | None:
     x, w, _, y = problem
     is_channels_last = x.fits("NHWC") and w.format == TensorFormat.NHWC and y.fits("NHWC")
     if not is_channels_last:
@@ -194,7 +194,7 @@ def _why_no_int8(problem: _Problem) -> str | None:
     return None
 
 
-def _why_not_channels_last(name: str, problem: _Problem) -> str | None:
+def _why_not_channels_last(name: str, problem: _ConvolutionOperands) -> str | None:
     x, _, _, y = problem
     if not x.fits(CHANNELS_LAST[x.rank]):
         return f"a filter in NHWC needs x in NHWC, not {x.layout}"
@@ -211,7 +211,7 @@ def _why_not_channels_last(name: str, problem: _Problem) -> str | None:
     return None
 
 
-def _why_no_transform(name: str, problem: _Problem, max_stride: int = 2) -> str | None:
+def _why_no_transform(name: str, problem: _ConvolutionOperands, max_stride: int = 2) -> str | None:
     """Return why Winograd's algorithm or an FFT refuses floats.
 
     `max_stride` is that of FFT_TILING in two dimensions.
@@ -241,7 +241,7 @@ def _is_padded_by_filter(padding: tuple[int, ...], w: FilterSpec) -> bool:
     return any(pad >= taps for pad, taps in zip(padding, w.shape[2:], strict=True))
 
 
-def _why_no_winograd(problem: _Problem) -> str | None:
+def _why_no_winograd(problem: _ConvolutionOperands) -> str | None:
     _, stride, dilation = problem.steps
     is_double = problem.x.dtype == DataType.DOUBLE
     has_filter = problem.w.shape[2:] in ((3, 3), (5, 5))
@@ -250,7 +250,7 @@ def _why_no_winograd(problem: _Problem) -> str | None:
     return None
 
 
-def _why_no_fft(problem: _Problem) -> str | None:
+def _why_no_fft(problem: _ConvolutionOperands) -> str | None:
     x = problem.x
     padding, stride, _ = problem.steps
     if x.rank != 4 or x.dtype == DataType.DOUBLE or max(stride) > 1:
@@ -261,7 +261,7 @@ def _why_no_fft(problem: _Problem) -> str | None:
     return None
 
 
-def _why_no_fft_tiling(problem: _Problem, max_stride: int) -> str | None:
+def _why_no_fft_tiling(problem: _ConvolutionOperands, max_stride: int) -> str | None:
     taps = problem.w.shape[2:]
     _, stride, _ = problem.steps
     if problem.x.rank == 5:
@@ -281,7 +281,7 @@ def _why_no_fft_tiling(problem: _Problem, max_stride: int) -> str | None:
     return None
 
 
-def _why_no_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
+def _why_no_gradient(name: str, problem: _ConvolutionOperands, *, is_filter: bool) -> str | None:
     """Return why an algorithm refuses the gradient of a filter or of images."""
     reason = _why_not_layout_of_gradient(name, problem, is_filter=is_filter)
     if reason is not None:
@@ -300,7 +300,9 @@ def _why_no_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | 
     return _why_no_transform(name, problem, max_stride=3)
 
 
-def _why_no_general_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
+def _why_no_general_gradient(
+    name: str, problem: _ConvolutionOperands, *, is_filter: bool
+) -> str | None:
     """Return why ALGO_0 or ALGO_1 refuses a gradient."""
     x = problem.x
     is_channels_last = problem.w.format == TensorFormat.NHWC
@@ -313,13 +315,15 @@ def _why_no_general_gradient(name: str, problem: _Problem, *, is_filter: bool) -
     return None
 
 
-def _layout_of_filter(problem: _Problem) -> str:
+def _layout_of_filter(problem: _ConvolutionOperands) -> str:
     """Return the layout of images that corresponds to the filter's."""
     layouts = CHANNELS_LAST if problem.w.format == TensorFormat.NHWC else CHANNELS_FIRST
     return layouts[problem.x.rank]
 
 
-def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool) -> str | None:
+def _why_not_layout_of_gradient(
+    name: str, problem: _ConvolutionOperands, *, is_filter: bool
+) -> str | None:
     """Return why the images have the wrong layout.
 
     The images that are read must have the filter's layout.  With a filter in NCHW, most algorithms
@@ -341,7 +345,7 @@ def _why_not_layout_of_gradient(name: str, problem: _Problem, *, is_filter: bool
     return None
 
 
-def _why_no_fft_tiling_of_filter(problem: _Problem) -> str | None:
+def _why_no_fft_tiling_of_filter(problem: _ConvolutionOperands) -> str | None:
     """Return why FFT_TILING does not compute the gradient of a filter.
 
     The gradient is a convolution with dy as the filter.

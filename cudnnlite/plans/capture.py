@@ -10,7 +10,7 @@ from typing import Any
 from cudnnlite._raw.types import cudaStream_t
 from cudnnlite.devices import arrays, observer
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.devices.device import Device, Recorder, refuse_in_capture
+from cudnnlite.devices.device import Device, StreamRecorder, refuse_in_capture
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.plan import Plan
@@ -183,7 +183,7 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
 
 
 @contextmanager
-def recorded(handle: Handle) -> Iterator[Recorder]:
+def recorded(handle: Handle) -> Iterator[StreamRecorder]:
     """Record what is enqueued on a handle's stream in the block; then the recorder has the graph.
 
     Raises

@@ -380,7 +380,7 @@ def _lost(row: AlgorithmResult, choice: AlgorithmResult) -> str:
     return f" ({gain_ms:.4g} ms faster)"
 
 
-class _Column(NamedTuple):
+class _ResultColumn(NamedTuple):
     """A column of the table; an optional one is shown if some row has a value in it."""
 
     name: str
@@ -388,7 +388,7 @@ class _Column(NamedTuple):
     cell: Callable[[AlgorithmResult], str]
 
 
-def _rate_columns(table: AlgorithmTable) -> tuple[_Column, ...]:
+def _rate_columns(table: AlgorithmTable) -> tuple[_ResultColumn, ...]:
     """Return the columns that compare a table's times with the device's peaks."""
 
     def share(row: AlgorithmResult) -> str:
@@ -398,32 +398,34 @@ def _rate_columns(table: AlgorithmTable) -> tuple[_Column, ...]:
         return f"{least.share(row.time_ms / 1e3):.0%} ({least.bound})"
 
     return (
-        _Column("TFLOP/s", True, lambda row: figure(table.tflops_of(row))),
-        _Column("roofline", True, share),
+        _ResultColumn("TFLOP/s", True, lambda row: figure(table.tflops_of(row))),
+        _ResultColumn("roofline", True, share),
     )
 
 
 _TIME_COLUMNS = (
-    _Column("algorithm", False, lambda row: str(row.algorithm)),
-    _Column("math", False, lambda row: str(row.math_type)),
-    _Column("in", True, lambda row: row.layout),
-    _Column("replayed", True, lambda row: "yes" if row.replay else ""),
-    _Column("device ms", False, lambda row: figure(row.time_ms, ".4f")),
-    _Column("+-", True, lambda row: figure(row.spread_ms, ".4f")),
-    _Column("us a call", True, lambda row: figure(row.call_us, ".1f")),
-    _Column("host us", True, lambda row: figure(row.host_us, ".1f")),
-    _Column("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
+    _ResultColumn("algorithm", False, lambda row: str(row.algorithm)),
+    _ResultColumn("math", False, lambda row: str(row.math_type)),
+    _ResultColumn("in", True, lambda row: row.layout),
+    _ResultColumn("replayed", True, lambda row: "yes" if row.replay else ""),
+    _ResultColumn("device ms", False, lambda row: figure(row.time_ms, ".4f")),
+    _ResultColumn("+-", True, lambda row: figure(row.spread_ms, ".4f")),
+    _ResultColumn("us a call", True, lambda row: figure(row.call_us, ".1f")),
+    _ResultColumn("host us", True, lambda row: figure(row.host_us, ".1f")),
+    _ResultColumn("cudnnFind's ms", True, lambda row: figure(row.find_ms, ".4f")),
 )
 _OTHER_COLUMNS = (
-    _Column(
+    _ResultColumn(
         "workspace",
         False,
         lambda row: format_size(row.workspace) if row.ok or row.workspace else "",
     ),
-    _Column("reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)),
-    _Column("error", True, lambda row: figure(row.error, ".1e")),
-    _Column("max error", True, lambda row: figure(row.max_error, ".1e")),
-    _Column("deterministic", True, lambda row: yes_or_no(row.deterministic)),
+    _ResultColumn(
+        "reserve", True, lambda row: "" if row.reserve is None else format_size(row.reserve)
+    ),
+    _ResultColumn("error", True, lambda row: figure(row.error, ".1e")),
+    _ResultColumn("max error", True, lambda row: figure(row.max_error, ".1e")),
+    _ResultColumn("deterministic", True, lambda row: yes_or_no(row.deterministic)),
 )
 NUMERIC = (
     "device ms",

@@ -21,7 +21,7 @@ import numpy as np
 from cudnnlite.descriptors.native import LIVE
 from cudnnlite.devices.choice import devices
 from cudnnlite.devices.device import Device
-from cudnnlite.devices.device import Recorder as StreamRecorder
+from cudnnlite.devices.device import StreamRecorder
 from cudnnlite.devices.foreign import ForeignArray
 from cudnnlite.devices.observer import Observer
 from cudnnlite.errors import CaptureError
@@ -87,7 +87,7 @@ class Buffer(Variable):
         return ["(char *)", self, f" + {offset}"]
 
 
-class _Owner(weakref.ref[Any]):
+class _OwnerReference(weakref.ref[Any]):
     """Tells when the owner of an allocation is gone, and where that allocation was."""
 
     __slots__ = ("base",)
@@ -159,7 +159,7 @@ class Memory(Observer):
         self._variables: dict[int, Variable] = {}  # handles, descriptors and graphs by address
         self._buffers: dict[int, Buffer] = {}  # by base
         self._bases: list[int] = []  # of `_buffers`, in order
-        self._freed: deque[_Owner] = deque()  # filled by whichever thread frees memory
+        self._freed: deque[_OwnerReference] = deque()  # filled by whichever thread frees memory
         self._streams = dict(_STREAMS)
         self._last_stream: dict[int, int] = {}  # by the device's index
         self._answers: dict[int, Variable] = {}  # sizes that cuDNN told, and where they are held
@@ -262,7 +262,7 @@ class Memory(Observer):
             # The callback is `append`, which is C: a signal handler's exception would be lost in
             # one of Python.  It needs no lock either, which the thread that frees memory may not
             # have.
-            new.alive = _Owner(owner, self._freed.append)
+            new.alive = _OwnerReference(owner, self._freed.append)
             new.alive.base = base
             new.answer = self._answers.get(nbytes)
         for old in [*self._buffers.values()]:

@@ -278,7 +278,7 @@ def _axes(numbers: Sequence[int]) -> Axes:
     return np.array(numbers, dtype=object)
 
 
-class _Cell(NamedTuple):
+class _RecurrentLayer(NamedTuple):
     """A kind of recurrent layer, as cuDNN has it."""
 
     gates: int
@@ -289,9 +289,9 @@ class _Cell(NamedTuple):
 
 
 _CELLS = {
-    "LSTM": _Cell(4, (("sigmoid", "tanh", "tanh"),)),
-    "GRU": _Cell(3, (("sigmoid", "tanh"),)),
-    "RNN": _Cell(1, (("tanh",), ("relu",))),
+    "LSTM": _RecurrentLayer(4, (("sigmoid", "tanh", "tanh"),)),
+    "GRU": _RecurrentLayer(3, (("sigmoid", "tanh"),)),
+    "RNN": _RecurrentLayer(1, (("tanh",), ("relu",))),
 }
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 

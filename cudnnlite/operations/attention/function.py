@@ -56,7 +56,7 @@ Examples
 """
 
 
-class PlanMethod(Protocol):
+class AttentionPlanMethod(Protocol):
     """The type of `multi_head_attention_forward.plan`.
 
     `residual`, `step`, `out` and `reserve` are in its signature, so that the ArgumentError at run
@@ -128,7 +128,7 @@ class PlanMethod(Protocol):
 class AttentionForwardFunction(StatefulFunction[..., Any]):
     """The public operation `multi_head_attention_forward`."""
 
-    plan: PlanMethod  # type: ignore[assignment]
+    plan: AttentionPlanMethod  # type: ignore[assignment]
 
     def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
         super().__init__(bind)

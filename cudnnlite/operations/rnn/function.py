@@ -149,7 +149,7 @@ PERSIST_STATIC_SMALL_H
 """
 
 
-class PlanMethod(Protocol):
+class RNNPlanMethod(Protocol):
     """The type of `rnn_forward.plan`."""
 
     @overload
@@ -287,7 +287,7 @@ class RNNForwardFunction(OperationFunction[..., Any]):
     """
 
     _choices = frozenset({"algorithm", "replay", "out", "reserve"})
-    plan: PlanMethod  # type: ignore[assignment]
+    plan: RNNPlanMethod  # type: ignore[assignment]
     problem: ProblemMethod
     heuristic: HeuristicMethod
     find = staticmethod(find)

@@ -222,7 +222,7 @@ def search_rnn_forward(
         if not compile_all:
             why_not_compiled = why_too_large(spec, handle.timing.on_chip)
         key = standard_key._replace(workspace_limit=workspace_limit)
-        trial = _Trial(handle, key, operands_on_stream, data, stack)
+        trial = _RNNTrial(handle, key, operands_on_stream, data, stack)
         rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
         if replay:
             rows = with_replay(rows, trial.replay_of)
@@ -340,7 +340,7 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
     )
 
 
-class _Trial:
+class _RNNTrial:
     """Runs and checks each candidate once; all candidates write to the same memory.
 
     Parameters
