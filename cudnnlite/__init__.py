@@ -109,17 +109,17 @@ from cudnnlite.errors import (
 
 # isort: on
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.operations.attention.calls import (
+from cudnnlite.operations.attention.attention_plan import AttentionPlan
+from cudnnlite.operations.attention.pass_operands import (
     AttentionGradients,
     AttentionReserve,
     AttentionTrainingOutput,
 )
-from cudnnlite.operations.attention.functions import (
+from cudnnlite.operations.attention.passes import (
     multi_head_attention_backward_data,
     multi_head_attention_backward_weights,
     multi_head_attention_forward,
 )
-from cudnnlite.operations.attention.plan import AttentionPlan
 from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_backward,
     scaled_dot_product_attention_forward,
@@ -132,11 +132,11 @@ from cudnnlite.operations.convolution.backward import (
     convolution_transpose,
 )
 from cudnnlite.operations.convolution.bias_gradient import convolution_backward_bias
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.folding import fold_batch_normalization
 from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.operations.convolution.fused import convolution_bias_activation_forward
 from cudnnlite.operations.convolution.im2col import im2col
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.activation import activation_backward, activation_forward
 from cudnnlite.operations.layers.batch_normalization import (
@@ -184,14 +184,14 @@ from cudnnlite.operations.layers.spatial_transformer import (
 from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.operations.recording import record_problems
-from cudnnlite.operations.rnn.functions import (
+from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
+from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
+from cudnnlite.operations.rnn.passes import (
     rnn_backward_data,
     rnn_backward_weights,
     rnn_forward,
 )
-from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.other_libraries import MODULE as _MODULE
 from cudnnlite.plans.capture import CapturedGraph, capture
@@ -222,7 +222,7 @@ if TYPE_CHECKING:
     from cudnnlite.autotune.cache import TuningCache
     from cudnnlite.autotune.model import tune_model
     from cudnnlite.autotune.model_tuning import ModelTuning
-    from cudnnlite.autotune.onnx.model import problems_from_onnx
+    from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
     from cudnnlite.autotune.policy import TuningPolicy
     from cudnnlite.autotune.tuned_problem import TunedProblem
     from cudnnlite.autotune.tuner import Tuner, autotuned
@@ -439,7 +439,7 @@ _LATER = {
     "TuningCache": "autotune.cache",
     "TuningPolicy": "autotune.policy",
     "autotuned": "autotune.tuner",
-    "problems_from_onnx": "autotune.onnx.model",
+    "problems_from_onnx": "autotune.onnx.model_problems",
     "trace": "tracing.trace",
     "tune_model": "autotune.model",
 }

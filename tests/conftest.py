@@ -41,8 +41,8 @@ from hypothesis import HealthCheck, settings
 import cudnnlite as dnn
 from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
-from cudnnlite.devices import choice
-from cudnnlite.devices.choice import DEVICE_VARIABLE, get_device
+from cudnnlite.devices import device_choice as choice
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE, get_device
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.plan import Plan
 

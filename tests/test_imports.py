@@ -73,7 +73,7 @@ LAYERS = (
         "devices.cuda_clocks",
         "emulated",
     ),
-    ("devices.choice",),
+    ("devices.device_choice",),
     ("devices",),
     ("search",),
     ("plans",),
@@ -211,7 +211,7 @@ def test_the_modules_are_found():
         "__init__",
     } <= set(MODULES)
     assert ("emulated.device", True) in {
-        (name, inside) for name, inside, _ in own_imports("devices.choice")
+        (name, inside) for name, inside, _ in own_imports("devices.device_choice")
     }
     assert ("_raw.library", False) in {
         (name, inside) for name, inside, _ in own_imports("_raw.api")
@@ -277,7 +277,7 @@ def test_only_the_choice_imports_the_emulated_device():
         for other, inside, _ in own_imports(name)
         if other.partition(".")[0] == "emulated"
     }
-    assert importers == {("devices.choice", True)}
+    assert importers == {("devices.device_choice", True)}
 
 
 def test_the_root_is_read_in_one_glance():

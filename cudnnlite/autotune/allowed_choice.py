@@ -30,9 +30,9 @@ from cudnnlite.errors import (
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.engines import shared_graph
 from cudnnlite.operations.convolution.layout_conversion import in_layout, problem_in_layout
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.operations.rnn.search import all_candidates, workspace_of
 from cudnnlite.plans.graph_plan import GraphPlan

@@ -24,6 +24,7 @@ from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSu
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.engines import (
     engine_rows,
     is_aligned,
@@ -36,7 +37,6 @@ from cudnnlite.operations.convolution.layout_conversion import (
     layout_of_filter,
     problem_in_layout,
 )
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
 from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.replay import Replay
 from cudnnlite.plans.request import Request

@@ -15,8 +15,8 @@ from pathlib import Path
 from cudnnlite.arguments import refusals_ignored
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import DeviceIdentity
-from cudnnlite.devices.choice import get_device, visible_gpus
 from cudnnlite.devices.device import Device, DeviceFacts
+from cudnnlite.devices.device_choice import get_device, visible_gpus
 
 _POLL_S = 0.01
 _this_thread = threading.local()  # `gpu` is the index of the last GPU that it locked

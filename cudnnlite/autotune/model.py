@@ -16,13 +16,13 @@ from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
 from cudnnlite.autotune.cache import IN_MEMORY, TuningCache, check_cache_kind
 from cudnnlite.autotune.entries import DeviceIdentity
 from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.onnx.model import problems_from_onnx
+from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report, reporting
 from cudnnlite.autotune.tuner import SEARCHES, search_of
 from cudnnlite.autotune.tuning_run import TuningRun, hand_over, identify
 from cudnnlite.autotune.worker_pool import WorkerPool
-from cudnnlite.devices.choice import default_device, get_device, visible_gpus
+from cudnnlite.devices.device_choice import default_device, get_device, visible_gpus
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode

@@ -34,7 +34,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.operands import alignment_of, use
 from cudnnlite.problems import rnn as rnn_problem

@@ -19,8 +19,8 @@ from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.progress import Report
 from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.autotune.tuner import Tuner
-from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.operations.problem_list import ListedProblem

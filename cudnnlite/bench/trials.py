@@ -30,11 +30,11 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.algorithms import ranked
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.engines import shared_graph
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.outputs import RNNReserve
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.prefix_check import PrefixCheck
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.search import all_candidates, plan_key, why_too_large
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems import rnn as rnn_problem

@@ -17,9 +17,9 @@ from cudnnlite.cli import autotune, bench, compare, ctrl_c, doctor, plan, trace
 from cudnnlite.cli.cache import cache_app
 from cudnnlite.cli.common import JSONOption, harmless, output_lost, report_errors, say
 from cudnnlite.cli.demo import demo
-from cudnnlite.devices.choice import DEVICE_VARIABLE, default_device, parse_device
 from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.devices.cuda_facts import cuda_state, format_cuda_version
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE, default_device, parse_device
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.sizes import format_size
 from cudnnlite.version import __version__

@@ -16,7 +16,7 @@ import typer
 
 from cudnnlite.arguments import absolute_path, path_of, shown
 from cudnnlite.cli import ctrl_c
-from cudnnlite.devices.choice import (
+from cudnnlite.devices.device_choice import (
     DEVICE_VARIABLE,
     EMULATED_HANDLE,
     parse_device,

@@ -23,7 +23,7 @@ from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
 from cudnnlite.cli.comparison import policy_text, problem_text, refuse_rehearsal_beside_gpu
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import write_named_file
 from cudnnlite.graph.device_properties import DeviceProperties

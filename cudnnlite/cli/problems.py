@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.onnx.model import OnnxOptionError, problems_from_onnx
+from cudnnlite.autotune.onnx.model_problems import OnnxOptionError, problems_from_onnx
 from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cudnnlite.cli.common import INTERRUPTED, misuse, path, report_errors, report_misuse, say, tell
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 
 EXIT_CODES = (
     "Ends as the script does: with 0, its own exit code, 1 after an exception, 130 after Ctrl-C."

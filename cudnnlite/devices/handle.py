@@ -16,8 +16,8 @@ from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.arguments import one_of
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import arrays
-from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device, refuse_in_capture
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.plan_cache import PlanCache
 from cudnnlite.devices.storage import read_values

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.devices.choice import get_device
 from cudnnlite.devices.device import Device
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.errors import CaptureError, ClosedError, WorkspaceLimitError
 from cudnnlite.sizes import format_size, parse_size
 

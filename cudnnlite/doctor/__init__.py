@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cudnnlite._raw.dependencies import how_to_install, packages_behind
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.doctor import (
     cuda,
     environment,

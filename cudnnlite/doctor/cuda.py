@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.devices.choice import DEVICE_VARIABLE
 from cudnnlite.devices.cuda_facts import format_cuda_version
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.doctor.environment import names_device
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, finding_of
 from cudnnlite.doctor.probe import Probe

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cudnnlite._raw.dependencies import how_to_install, missing_packages
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.autotune.cache import CACHE_VARIABLE
-from cudnnlite.devices.choice import DEVICE_VARIABLE, parse_device
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.doctor.finding import BROKEN, NOTE, OK, WARNING, Finding, Verdict, finding_of
 from cudnnlite.errors import ArgumentError
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.elf import read_version
 from cudnnlite._raw.library import LIBRARY_VARIABLE
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.doctor.environment import LIB_FOLDERS, by_folder, split_path, versions_of
 from cudnnlite.doctor.finding import BROKEN, WARNING, Verdict
 from cudnnlite.doctor.probe import Probe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes, never_refused
+from cudnnlite.emulated.operation_call import Array, computes, never_refused
 from cudnnlite.enums import ActivationMode, NanPropagation
 from cudnnlite.problems import activation as declarations
 from cudnnlite.problems.operation import FLOATS

@@ -9,7 +9,7 @@ import numpy as np
 
 from cudnnlite._raw.enums import BatchNormOps
 from cudnnlite.descriptors import TensorDescriptor
-from cudnnlite.emulated.operation import (
+from cudnnlite.emulated.operation_call import (
     Array,
     Call,
     Values,

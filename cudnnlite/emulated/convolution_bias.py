@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, computes
+from cudnnlite.emulated.operation_call import Array, computes
 from cudnnlite.problems import convolution_bias as declarations
 
 

@@ -17,7 +17,7 @@ from cudnnlite.devices.storage import read_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.memory import Bytes
-from cudnnlite.emulated.operation import Array, Call
+from cudnnlite.emulated.operation_call import Array, Call
 from cudnnlite.emulated.precision import round_tf32, scale_add
 from cudnnlite.emulated.registry import (
     RefusalError,

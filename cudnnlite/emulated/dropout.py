@@ -20,7 +20,7 @@ from cudnnlite.emulated.descriptor_state import (
     destroy_descriptor,
     store_state,
 )
-from cudnnlite.emulated.operation import Array, Call, computes, nbytes_of_bits
+from cudnnlite.emulated.operation_call import Array, Call, computes, nbytes_of_bits
 from cudnnlite.emulated.registry import (
     EmulationState,
     RefusalError,

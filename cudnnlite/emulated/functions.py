@@ -29,7 +29,7 @@ from cudnnlite.emulated import (
     spatial_transformer,
     transform,
 )
-from cudnnlite.emulated.operation import OperationEmulation, call_operation
+from cudnnlite.emulated.operation_call import OperationEmulation, call_operation
 from cudnnlite.emulated.registry import Emulation, Implementation
 from cudnnlite.problems.operation import Operation
 

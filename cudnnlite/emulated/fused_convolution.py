@@ -8,7 +8,7 @@ import numpy as np
 
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.convolution_call import ConvolutionCall, ReadOperand
-from cudnnlite.emulated.operation import Array
+from cudnnlite.emulated.operation_call import Array
 from cudnnlite.emulated.precision import to_output
 from cudnnlite.emulated.registry import Work, emulates, unsupported
 from cudnnlite.enums import ActivationMode, NanPropagation

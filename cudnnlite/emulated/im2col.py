@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cudnnlite.emulated.kernels import gather
-from cudnnlite.emulated.operation import Array, computes, never_refused
+from cudnnlite.emulated.operation_call import Array, computes, never_refused
 from cudnnlite.enums import ConvolutionMode, Status
 from cudnnlite.problems import im2col as declarations
 from cudnnlite.problems.operation import FLOATS

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, Values, computes
+from cudnnlite.emulated.operation_call import Array, Values, computes
 from cudnnlite.enums import Status
 from cudnnlite.problems import lrn as declarations
 from cudnnlite.specs.layers import LRNSpec

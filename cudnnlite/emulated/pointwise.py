@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import (
+from cudnnlite.emulated.operation_call import (
     DOCUMENTED_DTYPES,
     Array,
     Values,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.emulated.operation import (
+from cudnnlite.emulated.operation_call import (
     Array,
     Call,
     Values,

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from cudnnlite.emulated.operation import Array, Call, computes, never_refused
+from cudnnlite.emulated.operation_call import Array, Call, computes, never_refused
 from cudnnlite.enums import DataType, SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.problems import softmax as declarations
 from cudnnlite.problems.operation import FLOATS

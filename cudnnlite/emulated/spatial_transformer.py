@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cudnnlite.emulated.descriptor_state import destroy_descriptor, store_state
-from cudnnlite.emulated.operation import Array, computes, never_refused
+from cudnnlite.emulated.operation_call import Array, computes, never_refused
 from cudnnlite.emulated.registry import bad_parameter, emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.problems import spatial_transformer as declarations

@@ -13,7 +13,7 @@ from cudnnlite.emulated.descriptor_state import (
     destroy_descriptor,
     store_state,
 )
-from cudnnlite.emulated.operation import Array, Values, computes, never_refused
+from cudnnlite.emulated.operation_call import Array, Values, computes, never_refused
 from cudnnlite.emulated.registry import emulates
 from cudnnlite.enums import DataType, Status
 from cudnnlite.problems import transform as declarations

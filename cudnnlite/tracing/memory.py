@@ -19,9 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 
 from cudnnlite.descriptors.native import LIVE
-from cudnnlite.devices.choice import devices
-from cudnnlite.devices.device import Device
-from cudnnlite.devices.device import StreamRecorder
+from cudnnlite.devices.device import Device, StreamRecorder
+from cudnnlite.devices.device_choice import devices
 from cudnnlite.devices.foreign import ForeignArray
 from cudnnlite.devices.observer import Observer
 from cudnnlite.errors import CaptureError

@@ -29,7 +29,7 @@ from onnx_models import (
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward
-from cudnnlite.autotune.onnx.model import problems_from_onnx
+from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
 from cudnnlite.errors import MissingPackageError
 from cudnnlite.operations.problem_list import SkippedNode
 

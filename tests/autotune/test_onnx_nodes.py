@@ -32,7 +32,7 @@ from onnx_models import (
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.autotune.onnx.model import problems_from_onnx
+from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
 
 # ---------------------------------------------------------------- convolutions
 

@@ -30,9 +30,9 @@ from cudnnlite.autotune.gpu_locks import locked_device, measuring_alone
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.tuning_run import identify, tune_task
 from cudnnlite.autotune.worker_pool import WorkerPool
-from cudnnlite.devices import choice
-from cudnnlite.devices.choice import get_device, visible_gpus
+from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device import DeviceFacts
+from cudnnlite.devices.device_choice import get_device, visible_gpus
 from cudnnlite.emulated.device import EmulatedDevice
 
 TWO, ALIKE, MIXED = "AA", "AAA", "ABA"
@@ -437,7 +437,7 @@ def test_a_forked_process_may_use_cuda_only_if_its_parent_did_not():
     code = """
         import os, sys, types
         from cudnnlite import errors
-        from cudnnlite.devices import choice as device
+        from cudnnlite.devices import device_choice as device
         device.devices = device.Devices(lambda kind, index: types.SimpleNamespace(kind=kind))
         device.get_device("emulated")
         for used in ("emulated", "cuda"):

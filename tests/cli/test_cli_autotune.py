@@ -26,7 +26,7 @@ from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.app import app
 from cudnnlite.cli.tunings import csv_text, lines_of
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
 from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.table import AlgorithmTable

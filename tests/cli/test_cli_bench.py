@@ -21,9 +21,9 @@ from cudnnlite.cli import options as cli_options
 from cudnnlite.cli.app import app
 from cudnnlite.cli.bench_lines import model_lines
 from cudnnlite.cli.bench_problems import PROBLEM_OPTIONS, line_of
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 

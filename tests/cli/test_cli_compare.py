@@ -20,7 +20,7 @@ from cudnnlite.bench.rows import load_run
 from cudnnlite.cli import absent_libraries
 from cudnnlite.cli import compare as cli_compare
 from cudnnlite.cli.app import app
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import LibraryError
 from cudnnlite.graph.engines import Engine
 

@@ -10,10 +10,10 @@ from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD

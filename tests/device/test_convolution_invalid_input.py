@@ -12,7 +12,7 @@ import pytest
 from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 
 from .problems import PATTERN, UNSUPPORTED, Problem, fill, memory_of, random_values, with_gaps
 

@@ -13,7 +13,7 @@ import pytest
 from helpers.refusals import ARGUMENT, ARRAY, refuses
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 
 from .problems import PATTERN, fill, memory_of, with_gaps
 from .test_rnn_plan import FMA, LAYOUTS, LENGTHS, STANDARD, N, Network, T

@@ -12,7 +12,7 @@ from rnn_oracles import HAS_TORCH, onnx_rnn
 from tolerances import assert_close, bound
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 
 ONE_LINE = """
 import numpy as np

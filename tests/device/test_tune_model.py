@@ -112,7 +112,7 @@ def test_the_choices_are_right_whoever_measures(device: Any, path: Path, way: st
 
 @pytest.mark.gpu
 def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = dnn.devices.choice.get_device("cuda")
+    device = dnn.devices.device_choice.get_device("cuda")
     tune_model(PROBLEMS, device=device, cache=path)
     running = [
         name
@@ -131,13 +131,13 @@ def test_what_is_remembered_reaches_no_device(path: Path, monkeypatch: pytest.Mo
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_without_a_number_any_gpu_will_do(path: Path, way: str) -> None:
-    gpus = dnn.devices.choice.visible_gpus()
+    gpus = dnn.devices.device_choice.visible_gpus()
     with working(way) as options:
         tuning = tune_model(PROBLEMS, device="cuda", cache=path, **options)
     assert tuning.measured == 5
     assert {worker.uuid for worker in tuning.workers} <= {gpu.uuid for gpu in gpus}
     assert len({worker.uuid for worker in tuning.workers}) <= len(gpus)
-    assert dnn.devices.choice.get_device("cuda").facts() == gpus[0]
+    assert dnn.devices.device_choice.get_device("cuda").facts() == gpus[0]
     with locked_device("cuda") as device:
         assert device.facts() == gpus[device.index]
 

@@ -13,7 +13,7 @@ from helpers.refusals import ARGUMENT, ARRAY, refuses
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.problems.problem import Problem
 
 from .problems import PATTERN, fill, memory_of

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 
 from .problems import Problem
 

@@ -10,8 +10,8 @@ from tolerances import assert_close, bound
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.problems.results import CACHE, HEURISTIC
 
 from .problems import Problem as Case

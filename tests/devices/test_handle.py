@@ -12,8 +12,8 @@ from helpers.harness import drop, run_python
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, ClosedError, Handle, NoDeviceError, ThreadError
-from cudnnlite.devices import choice
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices import device_choice as choice
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
 
 X = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)

@@ -26,7 +26,7 @@ from in_one import in_one_test
 from markdown_pages import PAGES, Block, Page
 from page_files import provide_files
 
-from cudnnlite.devices.choice import visible_gpus
+from cudnnlite.devices.device_choice import visible_gpus
 
 try:
     import tomllib

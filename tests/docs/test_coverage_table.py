@@ -10,7 +10,7 @@ from extensions import load
 import cudnnlite as dnn
 from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.problems.catalogue import OPERATIONS
 
 table = load("coverage_table")

@@ -16,7 +16,7 @@ from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 
 coverage_table = load("coverage_table")
 MODULES = [
@@ -196,7 +196,7 @@ def test_no_example_is_skipped():
 
 def test_all_modules_were_looked_at():
     assert len(MODULES) > 90
-    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.operations.rnn.functions.rnn_forward"} <= set(
+    assert {"cudnnlite", "cudnnlite.raw", "cudnnlite.operations.rnn.passes.rnn_forward"} <= set(
         EXAMPLES
     )
     wrong = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "wrong", None, 0)

@@ -22,7 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TUTORIALS = load("tutorials")

@@ -28,7 +28,7 @@ from cudnnlite._raw.library import load_library
 from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
 from cudnnlite.cli.app import app
 from cudnnlite.devices import cuda_facts
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.doctor import (
     Verdict,
     cuda,

@@ -18,7 +18,7 @@ from cudnnlite.emulated.functions import (
     IMPLEMENTATIONS,
     OPERATION_EMULATIONS,
 )
-from cudnnlite.emulated.operation import OperationEmulation
+from cudnnlite.emulated.operation_call import OperationEmulation
 from cudnnlite.emulated.registry import Emulation
 from cudnnlite.problems.catalogue import OPERATIONS
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
-from cudnnlite.devices import choice
+from cudnnlite.devices import device_choice as choice
 
 from .invalid_values import invalid_values
 from .subjects import (

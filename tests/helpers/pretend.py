@@ -25,7 +25,7 @@ import cudnnlite as dnn
 import cudnnlite.devices.cuda_facts
 from cudnnlite import convolution_forward
 from cudnnlite.autotune import tuner
-from cudnnlite.devices import choice
+from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems.convolution import FORWARD

@@ -17,7 +17,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import DEVICE_VARIABLE
+from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"blocks": (2, 1), "width": 8, "image": 40, "classes": 10}

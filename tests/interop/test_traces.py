@@ -18,7 +18,7 @@ from device.operation_samples import Case
 from device.test_two_devices import second_devices
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import make_device
+from cudnnlite.devices.device_choice import make_device
 from cudnnlite.tracing.memory import checksum
 
 from . import trace_samples

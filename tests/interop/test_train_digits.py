@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.devices.choice import visible_gpus
+from cudnnlite.devices.device_choice import visible_gpus
 
 from .libraries import library
 

@@ -26,7 +26,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.opaque import Opaque
 from cudnnlite._raw.types import cudnnHandle_t
 from cudnnlite.descriptors import native
-from cudnnlite.devices.choice import get_device
+from cudnnlite.devices.device_choice import get_device
 
 LOST = 17  # the exit code where the device can be used no more
 CASES = [

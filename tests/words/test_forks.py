@@ -185,7 +185,7 @@ def test_a_fork_beside_threads_that_compute():
         import os, signal, sys, threading, time, warnings
         import numpy as np
         import cudnnlite as dnn
-        from cudnnlite.devices.choice import get_device
+        from cudnnlite.devices.device_choice import get_device
 
         warnings.simplefilter("ignore")
         device, stop = get_device("emulated"), threading.Event()

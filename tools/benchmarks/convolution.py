@@ -551,7 +551,9 @@ def measured(arguments):
     import torch
 
     rows, begin, left_out = [], time.perf_counter(), 0
-    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
+    with dnn.Handle(
+        "cuda", stream=dnn.devices.device_choice.get_device("cuda").create_stream()
+    ) as handle:
         print(
             f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
             f"Python {sys.version.split()[0]},",

@@ -490,7 +490,7 @@ def main():
     selection = options.tables.split(",")
     if not set(selection) <= TABLES.keys():
         parser.error(f"--tables: {', '.join(TABLES)}")
-    device = dnn.devices.choice.get_device(options.device)
+    device = dnn.devices.device_choice.get_device(options.device)
     if options.out is None and ("H200" not in device.name or options.quick):
         run = f"{device.name} --quick" if options.quick else device.name
         parser.error(f"{H200.name} has the times of an H200; give --out for {run}")

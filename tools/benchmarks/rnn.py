@@ -467,7 +467,9 @@ def measured(arguments):
 
     rows, start = [], time.perf_counter()
     algorithms = arguments.algorithms and arguments.algorithms.split(",")
-    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
+    with dnn.Handle(
+        "cuda", stream=dnn.devices.device_choice.get_device("cuda").create_stream()
+    ) as handle:
         print(
             f"{handle.device.name}, cuDNN {handle.api.library.version_text},",
             f"Python {sys.version.split()[0]}, PyTorch {torch.__version__}",

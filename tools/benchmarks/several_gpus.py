@@ -63,7 +63,7 @@ def child(case, config, set_name):
     import cudnnlite as dnn
     from cudnnlite.autotune.cache import TuningCache
     from cudnnlite.autotune.model import tune_model
-    from cudnnlite.devices.choice import visible_gpus
+    from cudnnlite.devices.device_choice import visible_gpus
 
     import_s, count = time.perf_counter() - BEGIN, len(visible_gpus())
     problem_list = problems(config, set_name)

@@ -37,7 +37,9 @@ def run(config, path, policy):
     """Return (cold seconds, warm milliseconds, the C functions that the warm run called)."""
     problems = layers(config)
     begin = time.perf_counter()
-    with dnn.Handle("cuda", stream=dnn.devices.choice.get_device("cuda").create_stream()) as handle:
+    with dnn.Handle(
+        "cuda", stream=dnn.devices.device_choice.get_device("cuda").create_stream()
+    ) as handle:
         tuner = dnn.Tuner(handle, path, policy)
         cold = [tuner.choose(problem) for problem in problems]
         cold_s = time.perf_counter() - begin

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.attention.calls import (
+from cudnnlite.operations.attention.attention_plan import AttentionPlan, kept_plan
+from cudnnlite.operations.attention.pass_operands import (
     AttentionGradients,
     AttentionReserve,
     AttentionTrainingOutput,
 )
-from cudnnlite.operations.attention.plan import AttentionPlan, kept_plan
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey, attention_plan_key
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states

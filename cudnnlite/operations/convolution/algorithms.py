@@ -24,7 +24,7 @@ from cudnnlite.operations.convolution.engines import (
     preferred_engine,
     warn_of_limit,
 )
-from cudnnlite.operations.convolution.native import (
+from cudnnlite.operations.convolution.native_convolution import (
     CallsInTurn,
     NativeConvolution,
     convolution_then_bias,

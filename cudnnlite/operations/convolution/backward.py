@@ -16,8 +16,8 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionTransposePlan
 from cudnnlite.operations.convolution.function import convolution_operation
-from cudnnlite.operations.convolution.plan import ConvolutionTransposePlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.operands import operand_spec
 from cudnnlite.problems import convolution_backward

@@ -23,7 +23,7 @@ from cudnnlite.graph.selection import (
     select,
 )
 from cudnnlite.operations.convolution.graphs import graph_of
-from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.operation import Algorithms, Operation

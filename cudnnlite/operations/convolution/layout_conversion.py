@@ -13,7 +13,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
-from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.conversion import ConvertedCall, memory_of
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA

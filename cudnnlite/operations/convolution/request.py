@@ -16,7 +16,7 @@ from cudnnlite.operations.convolution.algorithms import (
     ranked,
     search,
 )
-from cudnnlite.operations.convolution.plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.layers.transform import transform_tensor
 from cudnnlite.plans.choice import tuned_choice, tuning_key
 from cudnnlite.plans.operands import alignment_of, check_writable, on_device, use

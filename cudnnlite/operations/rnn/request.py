@@ -12,7 +12,7 @@ from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
 from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
-from cudnnlite.operations.rnn.native import RNNPlanKey
+from cudnnlite.operations.rnn.native_rnn import RNNPlanKey
 from cudnnlite.operations.rnn.outputs import (
     RNNGradients,
     RNNOutput,
@@ -20,7 +20,7 @@ from cudnnlite.operations.rnn.outputs import (
     RNNTrainingOutput,
     without_sequences,
 )
-from cudnnlite.operations.rnn.plan import RNNPlan, check_state_specs
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan, check_state_specs
 from cudnnlite.operations.rnn.sequences import data_spec
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.choice import tuned_choice, tuning_key

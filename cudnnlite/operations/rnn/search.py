@@ -21,11 +21,11 @@ from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
-from cudnnlite.operations.rnn.accuracy import PrefixCheck
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
-from cudnnlite.operations.rnn.native import NativeRNN, RNNPlanKey
+from cudnnlite.operations.rnn.native_rnn import NativeRNN, RNNPlanKey
 from cudnnlite.operations.rnn.outputs import RNNReserve
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.prefix_check import PrefixCheck
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.sequences import data_spec
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
@@ -156,7 +156,7 @@ def find(
 
 
 # Error messages, `help` and pickle use these names.
-find.__module__ = "cudnnlite.operations.rnn.functions"
+find.__module__ = "cudnnlite.operations.rnn.passes"
 find.__qualname__ = "rnn_forward.find"
 find = suggest_keywords(find)
 

@@ -22,7 +22,7 @@ from cudnnlite.operations.convolution.layout_conversion import (
     faster_layout,
     layout_of_filter,
 )
-from cudnnlite.operations.convolution.native import NativeConvolution
+from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.operation_plan import OperationPlan, Prepared
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.problems.problem import Problem

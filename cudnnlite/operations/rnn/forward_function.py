@@ -10,7 +10,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.operations.layers.dropout import DropoutState
 from cudnnlite.operations.rnn.outputs import RNNOutput, RNNReserve, RNNTrainingOutput
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.search import find
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.function import BoundCall, OperationFunction

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.attention.calls import (
+from cudnnlite.operations.attention.forward_function import AttentionForwardFunction
+from cudnnlite.operations.attention.pass_operands import (
     AttentionGradients,
     AttentionReserve,
     AttentionTrainingOutput,
 )
-from cudnnlite.operations.attention.function import AttentionForwardFunction
 from cudnnlite.operations.attention.request import (
     AttentionBackwardDataRequest,
     AttentionBackwardWeightsRequest,

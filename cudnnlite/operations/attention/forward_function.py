@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, overload
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.attention.calls import AttentionReserve, AttentionTrainingOutput
-from cudnnlite.operations.attention.plan import AttentionPlan
+from cudnnlite.operations.attention.attention_plan import AttentionPlan
+from cudnnlite.operations.attention.pass_operands import AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState
 from cudnnlite.plans.function import BoundCall

@@ -12,7 +12,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import MathType, RNNDataLayout
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
-from cudnnlite.operations.rnn.plan import RNNPlan
+from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.problems import rnn_equations
 from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec

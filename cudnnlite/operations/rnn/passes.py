@@ -12,7 +12,7 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.operations.layers.dropout import DropoutState
-from cudnnlite.operations.rnn.function import RNNForwardFunction
+from cudnnlite.operations.rnn.forward_function import RNNForwardFunction
 from cudnnlite.operations.rnn.outputs import (
     RNNGradients,
     RNNOutput,

@@ -26,7 +26,7 @@ from cudnnlite.errors import (
     CudnnError,
     NotSupportedError,
 )
-from cudnnlite.operations.rnn.native import (
+from cudnnlite.operations.rnn.native_rnn import (
     NativeRNN,
     RNNPlanKey,
     cell_spec,

@@ -22,7 +22,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
-from cudnnlite.operations.attention.calls import (
+from cudnnlite.operations.attention.pass_operands import (
     AttentionCall,
     AttentionGradients,
     AttentionReserve,
