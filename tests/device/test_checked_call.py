@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cudnnlite.problems.recording import record_problems
 from tolerances import assert_close
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice, EmulatedStream
+from cudnnlite.operations.recording import record_problems
 
 from .calls import CALLS, Call, Operand
 from .problems import fill, memory_of
