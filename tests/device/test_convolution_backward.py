@@ -308,53 +308,6 @@ def test_the_result_may_be_told_in_every_way(handle: dnn.Handle, kind: str) -> N
         assert other.call().layout == {"first": "NCHW", "last": "NHWC"}[layout]
 
 
-@every_kind
-def test_what_is_refused(handle: dnn.Handle, kind: str) -> None:
-    case = Case(handle, kind, CASES["strided"])
-    like, shape = case.like, case.spec.shape
-    refuses(ARGUMENT, rf"{like}=.*has to be given: with stride", case.call)
-    for wrong in ("x", 5, (1.5, 2, 3, 4), (0, -1, 2, 3), object()):
-        refuses(ARGUMENT, rf"\b{like}=", lambda wrong=wrong: case.call(**{like: wrong}))
-    refuses(ARGUMENT, rf"{like}=.*rank", lambda: case.call(**{like: shape[:3]}))
-    for axis in range(4):
-        other = tuple(size + 7 * (number == axis) for number, size in enumerate(shape))
-        refuses(ARGUMENT, r"\bout\b|dy has shape", lambda other=other: case.call(**{like: other}))
-        refuses(
-            ARGUMENT,
-            rf"out is .* as {like}",
-            lambda other=other: case.call(**{like: other}, out=case.fresh()),
-        )
-    refuses(ARGUMENT, "beta=1.0 needs out", lambda: case.call(**{like: case.spec}, beta=1.0))
-    refuses(ARGUMENT, "float16", lambda: case.call(**{like: dnn.TensorSpec(shape, "float16")}))
-    refuses(
-        ARGUMENT, "algorithm=", lambda: case.call(**{like: case.spec}, algorithm="IMPLICIT_GEMM")
-    )
-    refuses(
-        ARGUMENT,
-        "of 'descriptor'",
-        lambda: case.call(**{like: shape}, algorithm="ALGO_1", interface="graph"),
-    )
-    integers = [handle.array(np.ones(array.shape, np.int8)) for array in case.arrays]
-    refuses(
-        ARGUMENT,
-        "is int8; allowed: float32",
-        lambda: case.function(handle, *integers, case.conv, **{like: shape}),
-    )
-    small = dnn.ConvolutionSpec(padding=9)
-    if kind == "data":
-        function = dnn.convolution_backward_data
-        for call in (function, function.plan, function.heuristic, function.find):
-            refuses(
-                ARGUMENT,
-                r"^x=FilterSpec",
-                lambda call=call: call(handle, *case.arrays, case.conv, x=dnn.FilterSpec(shape)),
-            )
-        refuses(ARGUMENT, "result of no image", lambda: case.function(handle, *case.arrays, small))
-    else:
-        tall = dnn.ConvolutionSpec(dilation=97)
-        refuses(ARGUMENT, "no filter brings", lambda: case.function(handle, *case.arrays, tall))
-
-
 def test_an_empty_batch(handle: dnn.Handle) -> None:
     w, none = handle.array(np.ones((4, 3, 3, 3), np.float32)), handle.empty((0, 4, 6, 6))
     assert dnn.convolution_backward_data(handle, w, none).shape == (0, 3, 8, 8)
@@ -466,48 +419,6 @@ def test_transposed_as_pytorch(
             handle, *operands, conv, output_padding=extra, interface=interface
         )
         assert_close(other.numpy(), expected, BOUNDS[dtype])
-
-
-def test_transposed_refuses_by_name(handle: dnn.Handle) -> None:
-    x, w = (
-        handle.array(np.ones((1, 4, 4, 4), np.float32)),
-        handle.array(np.ones((4, 3, 3, 3), np.float32)),
-    )
-    conv = dnn.ConvolutionSpec(stride=2)
-    for wrong in (2, -1, (0, 2), (0, 0, 0), "x", 1.5, None):
-        refuses(
-            ARGUMENT,
-            "output_padding=",
-            lambda w_=wrong: dnn.convolution_transpose(handle, x, w, conv, output_padding=w_),
-        )
-    for other in (
-        handle.empty((5, 3, 3, 3)),
-        handle.empty((4, 3, 3)),
-        handle.empty((4, 3, 3, 3), "float16"),
-    ):
-        refuses(
-            ARGUMENT,
-            "x=.*w=",
-            lambda other=other: dnn.convolution_transpose(handle, x, other, conv),
-        )
-    refuses(ARGUMENT, "conv=", lambda: dnn.convolution_transpose(handle, x, w, None))
-    refuses(
-        ARGUMENT,
-        "padding=",
-        lambda: dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding=9)),
-    )
-    refuses(ARGUMENT, "beta=", lambda: dnn.convolution_transpose(handle, x, w, conv, beta=1.0))
-    refuses(
-        ARGUMENT,
-        "out is .* as conv",
-        lambda: dnn.convolution_transpose(handle, x, w, conv, out=handle.empty((1, 3, 8, 8))),
-    )
-    refuses(
-        dnn.ArrayTypeError, r"\bx\b", lambda: dnn.convolution_transpose(handle, x.numpy(), w, conv)
-    )
-    refuses(
-        dnn.ArrayTypeError, r"\bw\b", lambda: dnn.convolution_transpose(handle, x, w.numpy(), conv)
-    )
 
 
 # ---------------------------------------------------------------- random ones

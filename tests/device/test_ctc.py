@@ -177,66 +177,6 @@ def integers(handle, values, dtype=np.int32):
     return handle.array(np.array(values, dtype))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"labels": [0, *flat(LABELS)[1:]]}, "labels has a 0; allowed: 1 to 5"),
-        ({"labels": [6, *flat(LABELS)[1:]]}, "labels has a 6; allowed: 1 to 5"),
-        ({"labels": flat(LABELS)[1:]}, "label_lengths add up to 10; labels has 9"),
-        ({"labels": [flat(LABELS)]}, "labels is int64 of shape"),
-        ({"labels": [1.5] * 10}, "labels is float64"),
-        ({"label_lengths": [3, 0, 3, 4]}, "label_lengths has a 0; allowed: 1 to 10"),
-        ({"label_lengths": [3, 1, 6]}, "label_lengths has 3 entries for a batch of 4"),
-        (
-            {"label_lengths": [3, 1, 2, 4], "ctc": dnn.CTCLossSpec(max_label_length=3)},
-            "label_lengths has a 4; allowed: 1 to 3",
-        ),
-        ({"input_lengths": [9, 7, 8, 10]}, "input_lengths has a 10; allowed: 1 to 9"),
-        ({"input_lengths": [9, 7, 8, 0]}, "input_lengths has a 0"),
-        ({"algorithm": "fastest"}, "algorithm='fastest' is not a CTCLossAlgo"),
-        ({"ctc": "none"}, "ctc='none' is not a CTCLossSpec"),
-        ({"x": lambda h: h.array(logits((4, 6)))}, r"x=TensorSpec\(\(4, 6\)"),
-        ({"x": lambda h: h.empty(dnn.TensorSpec((9, 4, 6), strides=(96, 24, 2)))}, "packed as"),
-        (
-            {"labels": lambda h: integers(h, flat(LABELS))},
-            "label_lengths of type list is on the host, labels on the device",
-        ),
-        ({"out": lambda h: (h.empty((4,)), h.empty((4, 9, 6)))}, r"out\[1\] is"),
-        ({"out": lambda h: h.empty((4,))}, "needed: a tuple of costs and gradients"),
-        (
-            {"out": lambda h: (None, h.empty((9, 4, 6))), "gradients": False},
-            r"out\[1\] is given with gradients=False",
-        ),
-    ],
-)
-def test_invalid_input_is_refused_by_name(handle, changes, message):
-    arguments = {
-        name: value(handle) if callable(value) else value for name, value in changes.items()
-    }
-    with pytest.raises(dnn.ArgumentError, match=message):
-        call(handle, **arguments)
-
-
-def test_lengths_on_the_device_need_a_maximum(handle):
-    operands = arguments(handle, LABELS, INPUTS, "device")
-    with pytest.raises(dnn.ArgumentError, match="max_label_length=0 with labels on the device"):
-        dnn.ctc_loss(handle, handle.array(logits()), *operands)
-    with pytest.raises(dnn.ArgumentError, match="labels is TensorSpec"):
-        dnn.ctc_loss(
-            handle,
-            handle.array(logits()),
-            integers(handle, flat(LABELS), np.int64),
-            *operands[1:],
-            dnn.CTCLossSpec(max_label_length=4),
-        )
-
-
-def test_gradients_do_not_go_over_the_input(handle):
-    x = handle.array(logits())
-    with pytest.raises(dnn.ArgumentError, match=r"out\[1\] overlaps x"):
-        call(handle, x=x, out=(None, x))
-
-
 def test_the_emulated_device_refuses_what_ends_a_gpus_context():
     with dnn.Handle(device="emulated") as handle:
         operands = arguments(handle, LABELS, INPUTS, "device")
@@ -357,19 +297,3 @@ def test_a_plan_for_many_labels(handle):
         np.testing.assert_array_equal(costs.numpy(), expected.numpy())
         with pytest.raises(dnn.ArgumentError, match="gradients=False"):
             plan(x, *host, out=(costs, slopes))
-
-
-def test_what_a_plan_refuses(handle):
-    x = handle.array(logits())
-    host = arguments(handle, LABELS, INPUTS, "host")
-    for changes, message in (
-        ({"out": dnn.ctc_loss(handle, x, *host)}, "out.*plan's calls"),
-        ({"gradients": 1}, "gradients=1"),
-        ({"algorithm": "fast"}, "algorithm='fast'"),
-    ):
-        with pytest.raises(dnn.ArgumentError, match=message):
-            dnn.ctc_loss.plan(handle, x, *host, **changes)
-    with pytest.raises(dnn.ArgumentError, match="labels has a"):
-        dnn.ctc_loss.plan(handle, x, [0] * len(host[0]), *host[1:])
-    with pytest.raises(dnn.ArgumentError, match="ctc_loss is no problem as data"):
-        dnn.ctc_loss.problem(x, *host)

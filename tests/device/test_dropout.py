@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from helpers.refusals import ARGUMENT, ARRAY, refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -108,56 +105,3 @@ def test_states_and_arrays_of_another_stream(handle: dnn.Handle) -> None:
         y, reserve = dnn.dropout_forward(handle, x, 0.5, dropout_state=state)
         dx = dnn.dropout_backward(other, x, 0.5, reserve, dropout_state=state)
         np.testing.assert_array_equal(dx.numpy(), y.numpy())
-
-
-def test_what_is_refused(handle: dnn.Handle) -> None:
-    state, x = dnn.DropoutState(handle), handle.array(np.ones((2, 8), np.float32))
-    good: dict[str, Any] = {"dropout_state": state}
-
-    def forward(*args: Any, **options: Any) -> Any:
-        return lambda: dnn.dropout_forward(handle, *args, **good | options)
-
-    def backward(*args: Any, **options: Any) -> Any:
-        return lambda: dnn.dropout_backward(handle, *args, **good | options)
-
-    y, reserve = forward(x, 0.5)()
-    before = y.numpy()
-    for wrong in (-0.1, 1.5, 1.0001, "x", None, float("nan"), True):
-        refuses(ARGUMENT, "dropout=", forward(x, wrong, out=y))
-        refuses(ARGUMENT, "dropout=", backward(x, wrong, reserve, out=y))
-    for wrong in (None, 7, x):
-        refuses(ARGUMENT, "dropout_state", forward(x, 0.5, dropout_state=wrong, out=y))
-    refuses(ARRAY, r"\bx\b", forward([1.0], 0.5))
-    refuses(
-        ARGUMENT,
-        "bfloat16; allowed: float32, float64, float16",
-        forward(handle.empty((2, 8), "bfloat16"), 0.5),
-    )
-    refuses(ARGUMENT, r"\bout\b", forward(x, 0.5, out=handle.empty((2, 9))))
-    refuses(ARGUMENT, "reserve has to be given", backward(x, 0.5, None))
-    for wrong in (handle.empty((reserve.nbytes + 1,), "uint8"), x):
-        refuses(ARGUMENT, "reserve is", forward(x, 0.5, out=y, reserve=wrong))
-        refuses(ARGUMENT, "reserve is", backward(x, 0.5, wrong, out=y))
-    over = dnn.DeviceArray(reserve.spec, x.device, y.ptr, y, y.stream)
-    refuses(ARGUMENT, "reserve overlaps y", forward(x, 0.5, out=y, reserve=over))
-    refuses(ARGUMENT, "out overlaps reserve", backward(x, 0.5, over, out=y))
-    states, seed = state.array, state.save()
-    np.testing.assert_array_equal(y.numpy(), before)
-    inside = dnn.DeviceArray(y.spec, x.device, states.ptr, states, x.stream)
-    reserve_inside = dnn.DeviceArray(reserve.spec, x.device, states.ptr, states, x.stream)
-    refuses(ARGUMENT, "out overlaps dropout_state", forward(x, 0.5, out=inside))
-    refuses(ARGUMENT, "out overlaps dropout_state", backward(x, 0.5, reserve, out=inside))
-    refuses(ARGUMENT, "reserve overlaps dropout_state", forward(x, 0.5, reserve=reserve_inside))
-    with dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=state) as plan:
-        plan(x, out=y, reserve=reserve)
-        seed = state.save()
-        refuses(ARGUMENT, "overlaps dropout_state", lambda: plan(x, out=inside, reserve=reserve))
-        for overlap, name in ((reserve, "reserve"), (states, "dropout_state")):
-            refuses(
-                ARGUMENT,
-                f"workspace overlaps {name}",
-                lambda overlap=overlap: plan(x, out=y, reserve=reserve, workspace=overlap),
-            )
-    np.testing.assert_array_equal(state.save(), seed)
-    state.close()
-    refuses(dnn.ClosedError, "closed", forward(x, 0.5))

@@ -190,14 +190,6 @@ def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -
         dnn.convolution_forward.plan(handle, x, w, interface="graph")
 
 
-@pytest.mark.parametrize("wrong", ["engine", 1, True, ("graph",)])
-def test_an_interface_that_is_none(handle: dnn.Handle, wrong: Any) -> None:
-    problem = Problem(handle, X, W, padding=1)
-    for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
-        with pytest.raises(dnn.ArgumentError, match=r"interface=.*'descriptor', 'graph'"):
-            call(handle, problem.x, problem.w, problem.conv, interface=wrong)
-
-
 def test_the_interface_narrows(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     kinds = {"descriptor": dnn.ConvolutionFwdAlgo, "graph": dnn.Engine, None: dnn.Engine}
@@ -207,23 +199,6 @@ def test_the_interface_narrows(handle: dnn.Handle) -> None:
         ) as plan:
             assert isinstance(plan.choice.algorithm, kind)
         problem.assert_right(problem.run(interface=interface), plan.choice.algorithm)
-
-
-def test_an_interface_and_an_algorithm_of_the_other(handle: dnn.Handle) -> None:
-    problem = Problem(handle, X, W, padding=1, math_type="fma")
-    for interface, algorithm in (("graph", "IMPLICIT_GEMM"), ("descriptor", dnn.Engine(1))):
-        for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
-            with pytest.raises(dnn.ArgumentError, match=f"interface='{interface}' and algorithm="):
-                call(
-                    handle,
-                    problem.x,
-                    problem.w,
-                    problem.conv,
-                    algorithm=algorithm,
-                    interface=interface,
-                )
-    with pytest.raises(dnn.ArgumentError, match="interface='nonsense'"):
-        problem.run(algorithm="IMPLICIT_GEMM", interface="nonsense")
 
 
 def test_a_named_engine_is_told_as_it_is(handle: dnn.Handle) -> None:
@@ -417,20 +392,6 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
             assert plan.choice.algorithm == engine
             problem.assert_right(plan(problem.x, problem.w), engine)
         problem.assert_right(problem.run(algorithm=algorithm), engine)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((1.5,), "index=1.5"),
-        ((True,), "index=True"),
-        ((1, {"NOPE": 1}), "'NOPE'"),
-        ((1, {"STAGES": "2"}), "STAGES='2'"),
-    ],
-)
-def test_what_is_no_engine(arguments: Any, message: str) -> None:
-    with pytest.raises(dnn.ArgumentError, match=message):
-        dnn.Engine(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -281,39 +281,6 @@ def test_names_of_activations_are_in_any_case(handle: dnn.Handle, name: str) -> 
         dnn.matmul.graph(a, b, activation="geluu")
 
 
-def test_what_an_epilogue_refuses(handle: dnn.Handle) -> None:
-    case = Case(handle)
-    refusals: dict[str, dict[str, Any]] = {
-        r"^alpha=2; allowed with an epilogue: 1\.0": {"alpha": 2},
-        r"^beta=1; allowed with an epilogue: 0\.0": {"beta": 1},
-        "^interface='descriptor'; allowed with an epilogue": {"interface": "descriptor"},
-        "^algorithm='GEMM'; allowed with an epilogue": {"algorithm": "GEMM"},
-        "^epilogue='softmax'; allowed: 'relu'": {"epilogue": "softmax"},
-        "^epilogue='gleu'; allowed: .*; did you mean gelu": {"epilogue": "gleu"},
-        r"^epilogue='a function \(graph, y\) -> tensor'; allowed": {
-            "epilogue": "a function (graph, y) -> tensor"
-        },
-        "^epilogue=3; allowed": {"epilogue": 3},
-        r"^epilogue must take \(graph, y\): .* takes 1 positional": {"epilogue": lambda y: y},
-        r"^epilogue must take \(graph, y\): .* missing": {"epilogue": lambda graph, y, z: y},
-        "^epilogue returns 3": {"epilogue": lambda graph, y: 3},
-        "^epilogue makes q": {"epilogue": lambda graph, y: y + graph.input("q", (1, 16, 1, 1))},
-        "^epilogue makes z": {"epilogue": lambda graph, y: graph.output("z", y)},
-        r"^epilogue returns a tensor of shape \(2, 16": {
-            "epilogue": lambda graph, y: graph.reduce("ADD", y)
-        },
-        "^epilogue returns .*tensor": {"epilogue": lambda graph, y: dnn.Graph().input("a", (1,))},
-    }
-    for match, options in refusals.items():
-        with pytest.raises(dnn.ArgumentError, match=match):
-            case.call(**{"epilogue": "relu"} | options)
-    for function_name in ("find", "heuristic"):
-        with pytest.raises(dnn.ArgumentError, match=f"epilogue is given to {function_name}"):
-            getattr(dnn.convolution_forward, function_name)(handle, *case.operands, epilogue="relu")
-    with pytest.raises(dnn.ArgumentError, match="replay is given to problem"):
-        dnn.convolution_forward.problem(*case.operands, epilogue="relu", replay=True)
-
-
 # ------------------------------------------------------------------ operands behind a convolution
 
 BROADCAST: dict[str, list[tuple[str, tuple[int, ...]]]] = {

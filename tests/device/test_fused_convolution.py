@@ -597,29 +597,6 @@ def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
     )
 
 
-def test_the_descriptor_call_refuses_asymmetric_padding_by_name(handle: dnn.Handle) -> None:
-    fused = Fused(handle, padding=((0, 1), 1))
-    x, w, bias = fused.operands
-    message = r"padding=\(\(0, 1\), 1\)"
-    for options in ({"interface": "descriptor"}, {"algorithm": "IMPLICIT_GEMM"}):
-        for call in (dnn.convolution_forward, dnn.convolution_forward.plan):
-            with pytest.raises(dnn.ArgumentError, match=message):
-                call(handle, x, w, fused.conv, **options)
-        with pytest.raises(dnn.ArgumentError, match=message):
-            dnn.convolution_bias_activation_forward(handle, x, w, bias, fused.conv, **options)
-    for call in (dnn.convolution_forward.heuristic, dnn.convolution_forward.find):
-        with pytest.raises(dnn.ArgumentError, match=message):
-            call(handle, x, w, fused.conv)
-    with pytest.raises(dnn.ArgumentError, match=message):
-        dnn.ConvolutionDescriptor(fused.conv)
-    ints = (
-        dnn.TensorSpec((1, 8, 9, 8), "int8", "NHWC"),
-        dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
-    )
-    with pytest.raises(dnn.NotSupportedError, match="integers stay"):
-        dnn.convolution_forward.plan(handle, *ints, fused.conv.replace(math_type="default"))
-
-
 def test_asymmetric_problems_are_saved_recorded_and_tuned(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.refusals import ARGUMENT, refuses
 from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
@@ -117,54 +116,3 @@ def test_running_statistics_may_be_left_out(handle: dnn.Handle, dtype: str, adde
     expected = train(handle, tensors, added)
     np.testing.assert_array_equal(y.numpy(), expected[0].numpy())
     assert reserve.nbytes == expected[-1].nbytes
-
-
-def test_what_cudnn_does_not_do_is_refused_by_name(handle: dnn.Handle) -> None:
-    tensors = operands(handle, "float32")
-    for options, match in (
-        ({"activation": "tanh"}, "activation=TANH"),
-        ({"activation": "swish"}, "activation=SWISH"),
-        ({"mode": "spatial"}, "mode=SPATIAL with an activation"),
-        ({"activation": None}, "z is given without"),
-        ({"activation": None, "mode": "x", "z": None}, "mode="),
-        ({"z": handle.array(tensors["z"][0])}, "z is .*channels must be last"),
-    ):
-        refuses(
-            ARGUMENT, match, lambda options=options: train(handle, tensors, added=True, **options)
-        )
-    refuses(
-        ARGUMENT, "x is float64", lambda: train(handle, operands(handle, "float64"), added=False)
-    )
-    refuses(
-        ARGUMENT,
-        "6 channels",
-        lambda: train(handle, operands(handle, "float16", (2, 6, 4, 4)), added=True),
-    )
-    y, mean, inverse, reserve = train(handle, tensors, added=True)
-    arguments = {
-        "activation": "relu",
-        "y": y,
-        "bias": tensors["bias"][1],
-        "reserve": reserve,
-        "added": True,
-    }
-    arrays = [*(tensors[name][1] for name in ("x", "dy", "scale")), mean, inverse]
-    refuses(
-        ARGUMENT,
-        "added is given without",
-        lambda: dnn.batch_normalization_backward(handle, *arrays, added=True),
-    )
-    for name in ("y", "bias", "reserve"):
-        lacking = arguments | {name: None}
-        refuses(
-            ARGUMENT,
-            f"{name} has to be given",
-            lambda lacking=lacking: dnn.batch_normalization_backward(handle, *arrays, **lacking),
-        )
-    for wrong in ({"alpha": 0.5}, {"beta": 1.0}, {"reserve": mean}):
-        changed = arguments | wrong
-        refuses(
-            ARGUMENT,
-            next(iter(wrong)),
-            lambda changed=changed: dnn.batch_normalization_backward(handle, *arrays, **changed),
-        )

@@ -78,21 +78,6 @@ def test_a_relu_may_drop_a_nan(handle: dnn.Handle) -> None:
     np.testing.assert_array_equal(dropped.numpy(), [[0, 0, 2]])
 
 
-def test_the_identity_is_refused_by_name(handle: dnn.Handle) -> None:
-    x = handle.array(np.ones((1, 2), np.float32))
-    refuses(
-        dnn.ArgumentError,
-        "activation=IDENTITY",
-        lambda: dnn.activation_forward(handle, x, "identity"),
-    )
-    for wrong, match in (
-        (("relu", 1.0), "coef=1.0 with mode=RELU"),
-        (("gelu",), "not an ActivationMode"),
-        (("elu", "x"), "coef="),
-    ):
-        refuses(dnn.ArgumentError, match, lambda wrong=wrong: dnn.ActivationSpec(*wrong))
-
-
 def test_a_normalisation_is_what_onnx_says(handle: dnn.Handle) -> None:
     # As many images as channels: ONNX's reference implementation loops over channels by the number
     # of images.
@@ -337,17 +322,6 @@ def test_batch_normalisation_is_not_trained_on_one_value(
         assert np.isfinite(y.numpy().astype(np.float64)).all()
 
 
-@pytest.mark.parametrize("adds", [False, True])
-def test_batch_normalisation_with_relu_is_not_trained_on_one_value(
-    handle: dnn.Handle, adds: bool
-) -> None:
-    x = handle.array(np.ones((1, 8, 1, 1), np.float32), layout="NHWC")
-    scale = handle.full((1, 8, 1, 1), 0.5, "float32")
-    z = x if adds else None
-    with pytest.raises(dnn.ArgumentError, match=r"\bx is .*one value per channel"):
-        dnn.batch_normalization_training(handle, x, scale, scale, activation="relu", z=z)
-
-
 @pytest.mark.parametrize("shape", [(5, 3, 2, 4), (5, 3)], ids=["images", "vectors"])
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 @pytest.mark.parametrize("dtype", DOCUMENTED)
@@ -542,38 +516,6 @@ def test_parameters_of_channels_may_be_vectors(handle: dnn.Handle) -> None:
             np.testing.assert_array_equal(gradient.numpy(), other.numpy())
 
 
-def test_statistics_of_a_wrong_kind_are_named(handle: dnn.Handle) -> None:
-    x, good = handle.empty((4, 3, 2, 2), "float16"), handle.empty((1, 3, 1, 1))
-    names = ("scale", "bias", "mean", "variance")
-    for name in names:
-        for wrong in (
-            handle.empty((1, 3, 1, 1), "float16"),
-            handle.empty((1, 4, 1, 1)),
-            handle.empty((1, 3, 2, 2)),
-        ):
-            statistics = dict.fromkeys(names, good) | {name: wrong}
-            refuses(
-                dnn.ArgumentError,
-                rf"^{name} is .*needed: \(1, 3, 1, 1\) in float32",
-                lambda statistics=statistics: dnn.batch_normalization_inference(
-                    handle, x, **statistics
-                ),
-            )
-    for wrong in (handle.empty((4,)), handle.empty((1, 4, 1, 1))):  # not what has to be as it is
-        refuses(
-            dnn.ArgumentError,
-            r"^scale is .*needed: \(1, 3, 1, 1\) in float32",
-            lambda wrong=wrong: dnn.batch_normalization_training(
-                handle, x, wrong, good, running_mean=good, running_var=good
-            ),
-        )
-    refuses(
-        dnn.ArgumentError,
-        "out=.*a tuple of dx, dscale, dbias",
-        lambda: dnn.batch_normalization_backward(handle, x, x, good, good, good, out=x),
-    )
-
-
 def test_scalars_are_float32_beside_all_but_float64(handle: dnn.Handle) -> None:
     """What would be infinite in C is refused; the type of what is read decides."""
     largest, beyond = 3.4028234663852886e38, 3.4028235677973366e38
@@ -614,23 +556,6 @@ def test_indices_of_a_reduction(handle: dnn.Handle, op: str, dtype: str, axes: A
         int_array = handle.empty(c.shape, "int32")
         assert dnn.reduce_tensor(handle, a, op, axes=axes, indices=int_array)[1] is int_array
         np.testing.assert_array_equal(int_array.numpy(), indices.numpy())
-
-
-def test_indices_that_there_are_none_of(handle: dnn.Handle) -> None:
-    a = handle.array(np.ones((2, 3, 4, 5), np.float32))
-    for op in ("add", "mul", "avg", "norm1", "norm2", "mul_no_zeros"):
-        refuses(
-            dnn.ArgumentError,
-            "indices with op=",
-            lambda op=op: dnn.reduce_tensor(handle, a, op, indices=True),
-        )
-    for wrong in (handle.empty((1, 1, 1, 1)), handle.empty((1, 1, 1, 2), "int32")):
-        arguments = {"axes": None, "indices": wrong}
-        refuses(
-            dnn.ArgumentError,
-            "indices",
-            lambda arguments=arguments: dnn.reduce_tensor(handle, a, "max", **arguments),
-        )
 
 
 @pytest.mark.parametrize("dtype", DOCUMENTED)
@@ -843,26 +768,3 @@ def test_statistics_lie_as_the_scale_does_whatever_the_layout_of_the_images(
         results[layout] = [array.numpy() for array in (y, saved, inverse, dx, dscale, dbias)]
     for one, other in zip(*results.values(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
-def test_what_belongs_to_an_activation_is_refused_without_one(handle: dnn.Handle) -> None:
-    """Without the mask the gradient would be wrong.
-
-    Numbers that give only NaN are refused by name.
-    """
-    x = handle.array(np.random.default_rng(0).standard_normal((2, 4, 3, 3), np.float32))
-    one, bias, mean, variance = (
-        handle.array(np.full((1, 4, 1, 1), value, np.float32)) for value in (1, 0, 0, 1)
-    )
-    running = {"running_mean": mean, "running_var": variance}
-    y, saved, inverse = dnn.batch_normalization_training(handle, x, one, bias, **running)
-    for argument in ({"y": y}, {"bias": bias}, {"reserve": y}):
-        with pytest.raises(
-            dnn.ArgumentError, match=f"{next(iter(argument))} is given without the activation"
-        ):
-            dnn.batch_normalization_backward(handle, x, x, one, saved, inverse, **argument)
-    for epsilon in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):
-            dnn.batch_normalization_inference(handle, x, one, bias, mean, variance, epsilon=epsilon)
-        with pytest.raises(dnn.ArgumentError, match=f"epsilon={epsilon}"):
-            dnn.batch_normalization_training(handle, x, one, bias, **running, epsilon=epsilon)

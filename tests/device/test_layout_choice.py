@@ -313,17 +313,3 @@ def test_a_tuner_measures_both_layouts_of_a_filter(handle: dnn.Handle) -> None:
         y = dnn.convolution_forward(handle, problem.x, w, problem.conv)
         assert tuner.measured == 2
     problem.assert_right(y, dnn.Engine(0))
-
-
-def test_what_convert_filter_refuses(handle: dnn.Handle) -> None:
-    problem = Problem(handle, X, W)
-    operands = (handle, problem.x, problem.w, problem.conv)
-    for options in ({"algorithm": "GEMM"}, {"out": problem.x}, {"replay": True}):
-        with pytest.raises((dnn.ArgumentError, TypeError), match=f"{next(iter(options))}"):
-            dnn.convolution_forward.convert_filter(*operands, **options)
-    with pytest.raises(dnn.ArgumentError, match="reads no filter"):
-        dnn.convolution_backward_filter.convert_filter(
-            handle, problem.x, handle.zeros(problem.y_shape), problem.conv
-        )
-    with pytest.raises(dnn.ArrayTypeError, match="w"):
-        dnn.convolution_forward.convert_filter(handle, problem.x, problem.w_host)

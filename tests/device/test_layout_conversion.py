@@ -381,31 +381,6 @@ def test_a_plan_that_fails_leaves_nothing(handle: dnn.Handle, way: str) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("rank", "dtype", "layout"),
-    [
-        (4, "float32", "NDHWC"),
-        (4, "float32", "NWC"),
-        (4, "float32", "strided"),
-        (4, "float32", "NCHW_VECT_C"),
-        (3, "float32", "NDHWC"),
-        (5, "float16", "NWC"),
-        (5, "float16", "NCHW_VECT_C"),
-        (4, "int8x32", "NHWC"),
-        (4, "int8x4", "NCHW"),
-    ],
-)
-def test_a_layout_that_makes_no_sense(
-    handle: dnn.Handle, rank: int, dtype: str, layout: str
-) -> None:
-    x, w = (
-        dnn.TensorSpec((2, 64, 7, 9, 8)[:rank], dtype),
-        dnn.FilterSpec((32, 64, 3, 3, 3)[:rank], dtype),
-    )
-    with pytest.raises(dnn.ArgumentError, match=r"algorithm\.layout=.*allowed: N"):
-        dnn.convolution_forward.plan(handle, x, w, algorithm=result(layout))
-
-
 @pytest.mark.parametrize("geometry", ["1d", "3d"])
 def test_nhwc_goes_with_every_rank(handle: dnn.Handle, geometry: str) -> None:
     x_shape, w_shape, options = GEOMETRIES[geometry]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -348,106 +346,6 @@ def test_gradients_by_finite_differences(own_handle: dnn.Handle) -> None:
 
 def spec(*shape: int, dtype: str = "float16") -> dnn.TensorSpec:
     return dnn.TensorSpec(shape, dtype)
-
-
-REFUSALS: dict[str, tuple[Callable[[], Any], str]] = {
-    "vector": (lambda: dnn.matmul.graph(spec(8), spec(8, 8)), r"a has shape \(8,\)"),
-    "inner": (lambda: dnn.matmul.graph(spec(4, 8), spec(6, 8)), "b has shape .* 8 rows"),
-    "batches": (lambda: dnn.matmul.graph(spec(2, 4, 8), spec(4, 8, 8)), "equal, or 1"),
-    "groups": (
-        lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(2, 1, 8, 8)),
-        "b is .* lie in memory as one",
-    ),
-    "types": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8, dtype="bfloat16")),
-        "b is .* the data type of a",
-    ),
-    "float8 beside float16": (
-        lambda: dnn.matmul.graph(spec(4, 8, dtype="float8_e5m2"), spec(8, 8)),
-        "b is .* the data type of a",
-    ),
-    "bias": (lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(7)), "bias has shape"),
-    "rank of bias": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(1, 1, 8)),
-        "bias has shape",
-    ),
-    "float64 as bias": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(8, dtype="float64")),
-        "^bias is float64; allowed: float16, bfloat16, float32; handle.array",
-    ),
-    "integers as bias": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), bias=spec(8, dtype="int32")),
-        "^bias is int32; allowed: float16, bfloat16, float32$",
-    ),
-    "bias beside float8": (
-        lambda: dnn.matmul.graph(
-            spec(4, 16, dtype="float8_e4m3fn"),
-            spec(16, 8, dtype="float8_e4m3fn"),
-            bias=spec(8, dtype="float8_e5m2"),
-        ),
-        "^bias is float8_e5m2; allowed: float16, bfloat16, float32, float8_e4m3fn$",
-    ),
-    "bias along one of two batch axes": (
-        lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(8, 8), bias=spec(2, 1, 4, 8)),
-        "bias is .* one for each of the batch",
-    ),
-    "bias of the last batch axis": (
-        lambda: dnn.matmul.graph(spec(2, 3, 4, 8), spec(8, 8), bias=spec(3, 1, 8)),
-        "bias is .* one for each of the batch",
-    ),
-    "two factors": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), a_descale=spec(2, dtype="float32")),
-        "a_descale is .* one value of float32",
-    ),
-    "type of a factor": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), b_descale=spec(1)),
-        "b_descale is .* one value of float32",
-    ),
-    "alpha": (lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), alpha="1"), "alpha="),
-    "math type": (
-        lambda: dnn.matmul.graph(spec(4, 8), spec(8, 8), math_type="fma"),
-        "math_type is given to graph",
-    ),
-    "rows of dy": (
-        lambda: dnn.matmul_backward_b.graph(spec(4, 8), spec(6, 8)),
-        "a has shape .* 4 rows",
-    ),
-    "columns of dy": (
-        lambda: dnn.matmul_backward_a.graph(spec(4, 8), spec(6, 7)),
-        "b has shape .* 8 columns",
-    ),
-    "batch of dy": (
-        lambda: dnn.matmul_backward_a.graph(spec(4, 8), spec(3, 6, 8)),
-        "b has shape .* the batch of dy",
-    ),
-    "shape of a": (
-        lambda: dnn.matmul_backward_a.graph(spec(4, 8), spec(6, 8), a=(4, 7)),
-        r"a=\(4, 7\); needed",
-    ),
-    "swapped, by the shape of b": (
-        lambda: dnn.matmul_backward_b.graph(spec(6, 4, 8), spec(6, 4, 5), b=(8, 5)),
-        r"b=\(8, 5\); needed .* dy and a are probably swapped: dy comes first",
-    ),
-    "swapped, by the shape of a": (
-        lambda: dnn.matmul_backward_a.graph(spec(3, 8), spec(5, 8), a=(5, 3)),
-        r"a=\(5, 3\); needed .* dy and b are probably swapped: dy comes first",
-    ),
-    "swapped, by the batch": (
-        lambda: dnn.matmul_backward_b.graph(spec(4, 8), spec(6, 4, 5)),
-        r"a has shape .* dy and a are probably swapped: dy comes first",
-    ),
-    "batch of b": (
-        lambda: dnn.matmul_backward_b.graph(spec(6, 4, 8), spec(6, 4, 5), b=(2, 5, 8)),
-        r"b=\(2, 5, 8\); needed",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSALS)
-def test_what_is_refused(case: str) -> None:
-    call, message = REFUSALS[case]
-    with pytest.raises(dnn.ArgumentError, match=message):
-        call()
 
 
 def test_the_needed_type_of_out_is_named(handle: dnn.Handle, operands: Operands) -> None:

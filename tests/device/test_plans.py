@@ -305,13 +305,6 @@ def test_a_backward_pass_with_weights_has_no_plan_of_its_own(handle: dnn.Handle,
     assert not trace.calls
 
 
-@pytest.mark.parametrize("name", ["ctc_loss", "multi_head_attention_forward"])
-def test_what_has_no_choice_is_no_problem(name: str) -> None:
-    function = getattr(dnn, name)
-    arguments = dict.fromkeys([*inspect.signature(function).parameters][1:])
-    refuses(ARGUMENT, f"{name} is no problem as data", lambda: function.problem(**arguments))
-
-
 def test_a_plan_keeps_no_operand_and_its_error_tells_of_no_other(handle: dnn.Handle) -> None:
     x = handle.array(np.ones((1, 1, 4, 4), np.float32))
     reference = weakref.ref(x)
@@ -362,25 +355,6 @@ def spec_makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return modules
 
 
-def test_what_a_plan_refuses(handle: dnn.Handle) -> None:
-    x, pooling = handle.array(np.ones((2, 1, 4), np.float32)), dnn.PoolingSpec(2)
-    with pytest.raises(TypeError, match=r"pooling_forward\.plan\(\) missing .*'pooling'"):
-        dnn.pooling_forward.plan(handle, x)
-    for wrong, hint in (
-        ("alhpa", r"'alhpa'; did you mean alpha\?$"),
-        ("window", r"'window'; it is a field of pooling: "),
-    ):
-        for function in (dnn.pooling_forward, dnn.pooling_forward.plan):
-            with pytest.raises(TypeError, match=hint):
-                function(handle, x, pooling, **{wrong: 2})
-        with pytest.raises(TypeError, match=hint):
-            dnn.pooling_forward.problem(x, pooling, **{wrong: 2})
-    refuses(ARRAY, r"\bx\b", lambda: dnn.pooling_forward.plan(handle, [1.0], pooling))
-    refuses(ARGUMENT, "pooling=", lambda: dnn.pooling_forward.plan(handle, x, 2))
-    refuses(ARGUMENT, "handle=", lambda: dnn.pooling_forward.plan(None, x, pooling))
-    refuses(ARGUMENT, "handle=", lambda: dnn.pooling_forward.plan(x, x, pooling))
-
-
 def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
     """Operands in order or by name; what is missing, unknown or given twice is named."""
     y, dy, x = (handle.array(np.ones((2, 1, 4), np.float32)) for _ in range(3))
@@ -398,18 +372,6 @@ def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
         ):
             with pytest.raises(TypeError, match=match):
                 call()
-
-
-def test_what_a_plan_of_sequences_refuses(handle: dnn.Handle) -> None:
-    x = handle.array(np.ones((2, 1, 4), np.float32))
-    attention, other = dnn.AttentionSpec(1, 4), handle.array(np.ones((2, 2, 4), np.float32))
-    weights = dnn.AttentionWeights(handle, attention)
-    with dnn.multi_head_attention_forward.plan(handle, attention, weights, x, x, x) as plan:
-        refuses(ARGUMENT, "q is", lambda: plan(weights, other, x, x))
-        refuses(ARGUMENT, "v is", lambda: plan(weights, x, x, other))
-        refuses(ARRAY, r"\bq\b", lambda: plan(weights, None, x, x))
-    with dnn.ctc_loss.plan(handle, x, [1], [1], [2]) as plan:
-        refuses(ARGUMENT, "x is", lambda: plan(other, [1], [1], [2]))
 
 
 # ---------------------------------------------------------------- the order of operands

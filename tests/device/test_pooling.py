@@ -275,61 +275,6 @@ def test_a_nan_is_propagated_or_not(handle: dnn.Handle, mode: str, layout: str, 
         assert np.isnan(y).sum() == (2 * 3 * 4 * 4 if nan == "propagate" else 0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (((3, 2), 2), r"padding=2.*window=\(3, 2\)"),
-        ((2, 2), r"padding=2.*window=2"),
-        ((1, (0, 1)), "padding"),
-        (((3, 2), (1, 1, 1)), "different numbers of spatial axes"),
-        (((3, 2), 1, (1, 1, 1)), "different numbers"),
-        ((0,), "window"),
-        ((-2,), "window"),
-        ((2, -1), "padding"),
-        ((2, 0, 0), "stride"),
-        ((2, 0, (1, -1)), "stride"),
-        ((2.5,), "window"),
-        (("2",), "window"),
-        ((None,), "window"),
-        (((),), "window"),
-        (((1,) * 7,), "window"),
-        ((2, [[1]]), "padding"),
-        ((2**31,), "window"),
-    ],
-)
-def test_what_a_pooling_spec_refuses(arguments: tuple[Any, ...], match: str) -> None:
-    with pytest.raises(dnn.ArgumentError, match=match):
-        pooling_of(*arguments)
-
-
-def test_steps_of_a_pooling_spec_are_named() -> None:
-    """Other libraries have the stride second, cuDNN the padding."""
-    with pytest.raises(TypeError, match="positional argument"):
-        dnn.PoolingSpec(3, 2)  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("spec", "shape", "match"),
-    [
-        (dnn.PoolingSpec((3, 2)), (2, 3, 9), "has 2 spatial axes, the arrays have 1"),
-        (dnn.PoolingSpec((3, 2)), (2, 3, 9, 9, 9), "2 spatial axes.*have 3"),
-        (dnn.PoolingSpec(2), (2, 3), r"\bx\b"),
-        (dnn.PoolingSpec(1), (2, 3, 4, 4, 4, 4), r"\bx\b"),
-        (
-            dnn.PoolingSpec((2, 12), padding=(1, 1)),
-            (2, 3, 9, 9),
-            "axis 3: the window reaches over 12.*x, padded, has only 11",
-        ),
-    ],
-)
-def test_images_that_a_pooling_does_not_fit(
-    handle: dnn.Handle, spec: dnn.PoolingSpec, shape: Any, match: str
-) -> None:
-    for call in (spec.output_spec, lambda x: dnn.pooling_forward(handle, handle.empty(x), spec)):
-        with pytest.raises(dnn.ArgumentError, match=match):
-            call(dnn.TensorSpec(shape))
-
-
 def test_modes_by_name() -> None:
     assert dnn.PoolingSpec(2).mode is dnn.PoolingMode.MAX
     assert dnn.PoolingSpec(2).nan is dnn.NanPropagation.PROPAGATE
@@ -870,22 +815,6 @@ def test_a_captured_call_writes_indices(handle: dnn.Handle) -> None:
         np.testing.assert_array_equal(out[1].numpy(), expected)
 
 
-def test_what_has_no_indices(handle: dnn.Handle) -> None:
-    host, call = images(4, "float32"), dnn.pooling_with_indices_forward
-    x = handle.array(host, layout="NHWC")
-    refusals = {
-        "writes no indices of maxima with channels first": (handle.array(host), {}),
-        "needed: the mode max": (x, {"mode": "average_count_exclude_padding"}),
-        "allowed: float32, float16": (handle.array(host, dtype="float64", layout="NHWC"), {}),
-        r"needed: \(N, C, H, W\)": (handle.array(images(3, "float32")), {}),
-    }
-    for match, (images_in_memory, options) in refusals.items():
-        with pytest.raises(dnn.ArgumentError, match=match):
-            call(handle, images_in_memory, dnn.PoolingSpec(2, **options))
-    with pytest.raises(dnn.ArgumentError, match="pooling="):
-        call(handle, x, 2)
-
-
 def test_flat_indices_of_what_does_not_fit() -> None:
     pooling, places = dnn.PoolingSpec(2), np.zeros((1, 3, 2, 4), np.int32)
     for wrong, match in {
@@ -948,3 +877,9 @@ def test_uneven_specs_are_values() -> None:
             eval(repr(spec), {"PoolingSpec": dnn.PoolingSpec}),
         ):
             assert again == spec
+
+
+def test_steps_of_a_pooling_spec_are_named() -> None:
+    """Other libraries have the stride second, cuDNN the padding."""
+    with pytest.raises(TypeError, match="positional argument"):
+        dnn.PoolingSpec(3, 2)  # type: ignore[misc]

@@ -134,24 +134,6 @@ def test_packed_sequences_are_those_alone(handle):
         )
 
 
-@pytest.mark.parametrize(
-    ("sequences", "message"),
-    [
-        ([], "at least one"),
-        ([np.ones((0, 3))], "each 1 or more"),
-        ([np.ones((2, 3)), np.ones((2, 4))], "one vector size"),
-        ([np.ones(3)], "one vector size"),
-        (7, "is not arrays"),
-        ([["a"]], "real numbers"),
-    ],
-)
-def test_no_sequences_to_pack(sequences, message):
-    with pytest.raises(ArgumentError, match=message):
-        dnn.pack_sequences(sequences)
-    with pytest.raises(ArgumentError, match="add up to 3"):
-        dnn.pack_sequences([np.ones((3, 2))]).unpack(np.ones((4, 2)))
-
-
 def test_a_plan_takes_a_spec_of_the_sequences(handle):
     weights = weights_of(handle, LSTM)
     data = dnn.RNNDataSpec((2, 5, 3), [5, 3], layout="batch_major")
@@ -266,12 +248,6 @@ def test_a_module_stands_for_its_state_dict(handle):
     np.testing.assert_array_equal(again["bo"].numpy(), random(0, 6))
 
 
-@pytest.mark.parametrize("state_dict", [object(), 3, None, [], SimpleNamespace(state_dict=list)])
-def test_what_is_neither_a_module_nor_a_mapping_is_refused(handle, state_dict):
-    with pytest.raises(ArgumentError, match=r"state_dict of type .* is no mapping"):
-        dnn.RNNWeights.from_torch(handle, LSTM, state_dict)
-
-
 def test_a_dtype_of_out_that_does_not_fit_is_named(handle):
     x, w = handle.zeros((2, 3, 5, 5)), handle.zeros((4, 3, 3, 3))
     out = handle.zeros((2, 4, 3, 3), "float16")
@@ -309,15 +285,6 @@ def test_channels_given_last_are_offered_the_transpose(handle, rank):
             refused.value
         )
         function(handle, right, *arguments)
-
-
-def test_a_window_that_fits_no_way_round_is_no_matter_of_the_layout(handle):
-    for shape, pooling in (((2, 3, 5, 6), dnn.PoolingSpec(7)), ((2, 8, 8, 8), dnn.PoolingSpec(9))):
-        with pytest.raises(ArgumentError, match=r"the window reaches over .* of \(\d, \d\)$"):
-            dnn.pooling_forward(handle, handle.zeros(shape), pooling)
-    statistic = handle.zeros((1, 3, 1, 1))
-    with pytest.raises(ArgumentError, match=r"for mode=SPATIAL$"):
-        dnn.batch_normalization_inference(handle, handle.zeros((2, 4, 5, 6)), *[statistic] * 4)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -364,49 +331,6 @@ def test_an_empty_batch(handle: dnn.Handle, layout: str, cell: str) -> None:
     ):
         with pytest.raises(dnn.ArgumentError, match=message):
             dnn.rnn_forward(handle, spec, weights, x, **{"layout": layout, **options})
-
-
-def test_what_takes_no_batch_of_0_says_what_does(handle):
-    weights, x = weights_of(handle, LSTM), handle.zeros((5, 0, 3))
-    message = (
-        r"none of them 0 \(rnn_forward alone takes N = 0, in inference, not packed; else leave the "
-        r"call out\)$"
-    )
-    for call in (
-        lambda: dnn.rnn_forward(handle, LSTM, weights, x, training=True),
-        lambda: dnn.rnn_forward.plan(handle, LSTM, None, x),
-        lambda: dnn.rnn_forward.find(handle, LSTM, weights, x),
-        lambda: dnn.rnn_forward(
-            handle, LSTM, weights, handle.zeros((0, 3)), layout="packed", lengths=[]
-        ),
-    ):
-        with pytest.raises(ArgumentError, match=message):
-            call()
-    with pytest.raises(
-        ArgumentError, match=r"x has shape \(5, 3\); allowed in this layout: \(T, N, 3\)$"
-    ):
-        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 3)))
-
-
-def test_how_to_say_it_otherwise(handle):
-    weights, x = weights_of(handle, LSTM), handle.zeros((5, 2, 3))
-    with pytest.raises(
-        ArgumentError, match=r"vectors of 3, float32; handle\.array\(x, dtype='float32'\) converts$"
-    ):
-        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 3), "float64"))
-    with pytest.raises(ArgumentError, match=r"vectors of 3, float32$"):
-        dnn.rnn_forward(handle, LSTM, weights, handle.zeros((5, 2, 4)))
-    for shape in ((5, 2, 3), [5, 2, 3]):
-        with pytest.raises(
-            ArgumentError,
-            match=r"^x=.*neither a spec nor a device array: dnn\.TensorSpec\(shape, dtype\)",
-        ):
-            dnn.rnn_forward.plan(handle, LSTM, None, shape)
-    for call in (dnn.rnn_forward, dnn.rnn_forward.find):
-        with pytest.raises(TypeError, match=r"'batch_first'; layout='batch_major' says that$"):
-            call(handle, LSTM, weights, x, batch_first=True)
-    with pytest.raises(ArgumentError, match=r"did you mean batch_major\?"):
-        dnn.rnn_forward(handle, LSTM, weights, x, layout="batch_first")
 
 
 def test_a_plan_says_what_workspace_it_has(handle, caplog):

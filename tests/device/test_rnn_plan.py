@@ -411,31 +411,6 @@ def test_a_plan_takes_the_arguments_of_a_call(handle: dnn.Handle) -> None:
         network.assert_right(network.call(plan))
 
 
-WRONG_OF_A_PLAN: dict[str, Any] = {
-    "out": (r"\bout\b.*plan's calls", lambda n: {"out": n.outputs()}),
-    "reserve": (r"\breserve\b.*plan's calls", lambda n: {"reserve": n.run(training=True).reserve}),
-    "workspace": (
-        r"\bworkspace\b.*plan's calls",
-        lambda n: {"workspace": n.handle.empty((64,), "uint8")},
-    ),
-    "weights": (r"weights of type str", lambda n: {"weights": "random"}),
-    "weights_of_another": (
-        r"weights are for",
-        lambda n: {"weights": Network(n.handle, hidden_size=9).weights},
-    ),
-    "hx": (r"\bhx\b.*needed", lambda n: {"hx": dnn.TensorSpec((1, 1, 1))}),
-    "cx": (r"\bcx\b.*needed", lambda n: {"cx": dnn.TensorSpec((1, 1, 1))}),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_OF_A_PLAN)
-def test_what_a_plan_refuses(handle: dnn.Handle, name: str) -> None:
-    message, arguments = WRONG_OF_A_PLAN[name]
-    network = Network(handle)
-    with pytest.raises(dnn.ArgumentError, match=message):
-        network.plan(**arguments(network))
-
-
 def test_a_problem_of_arrays_and_of_specs(handle: dnn.Handle) -> None:
     network = Network(handle, lengths=LENGTHS)
     data = dnn.RNNDataSpec(network.x.shape, LENGTHS)

@@ -312,18 +312,6 @@ def test_a_shape_that_does_not_fit(handle: dnn.Handle, values: Any) -> None:
     assert (memory_of(weights.array) == 0).all()
 
 
-@pytest.mark.parametrize(
-    "value", ["values", None, object(), {"a": 1}, [[1, 2], [3]]], ids=lambda g: type(g).__name__
-)
-def test_what_is_no_array(handle: dnn.Handle, value: Any) -> None:
-    weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", I, H))
-
-    def assign() -> None:
-        weights["layer0.forward.input.f"] = value
-
-    refuses(dnn.CudnnliteError, "weights|values", assign)
-
-
 @pytest.mark.parametrize("value", ["values", None, 1 + 2j], ids=["text", "none", "complex"])
 def test_what_is_no_number(handle: dnn.Handle, value: Any) -> None:
     """The right shape, of something else: nothing is written, and the argument is named."""
@@ -755,13 +743,6 @@ def test_a_torch_state_dict_that_does_not_fit(handle: dnn.Handle, case: str) -> 
     before = used(handle.device)
     refuses(ARGUMENT, match, lambda: dnn.RNNWeights.from_torch(handle, spec, state))
     assert used(handle.device) == before
-
-
-@pytest.mark.parametrize("state", [None, 5, [], "state"], ids=repr)
-def test_no_state_dict_at_all(handle: dnn.Handle, state: Any) -> None:
-    refuses(
-        ARGUMENT, "state_dict", lambda: dnn.RNNWeights.from_torch(handle, spec_of("lstm_1"), state)
-    )
 
 
 def test_a_bias_that_the_spec_has_not(handle: dnn.Handle) -> None:

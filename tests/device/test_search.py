@@ -239,9 +239,3 @@ def test_a_forced_algorithm_over_the_limit_is_an_error(handle: dnn.Handle) -> No
         with pytest.raises(dnn.WorkspaceLimitError, match=row.algorithm.name):
             problem.run(algorithm=algorithm, workspace_limit=row.workspace - 1)
     problem.assert_right(problem.run(algorithm=row, workspace_limit=row.workspace), row.algorithm)
-
-
-def test_find_wants_something_to_time(handle: dnn.Handle) -> None:
-    x, w = handle.empty((0, 16, 12, 14)), handle.empty((24, 16, 3, 3))
-    with pytest.raises(dnn.ArgumentError, match="empty batch"):
-        dnn.convolution_forward.find(handle, x, w)

@@ -103,35 +103,3 @@ def gradients(x: Any, grid: Any, dy: Any) -> tuple[Any, Any]:
         for along, across in ((slopes[0], hats[1]), (hats[0], slopes[1]))
     ]
     return dx, np.stack(dgrid, axis=-1)
-
-
-def test_what_is_refused(handle: dnn.Handle) -> None:
-    theta, x = (
-        handle.array(np.ones((2, 2, 3), np.float32)),
-        handle.array(np.ones((2, 3, 5, 7), np.float32)),
-    )
-    for wrong, match in (
-        ((2, 3, 4), "rank 3"),
-        ((2, 3, 4, 5, 6), "2-D images only"),
-        ((3, 3, 4, 6), "theta is"),
-        ("x", "transformer="),
-        (None, "transformer="),
-    ):
-        refuses(
-            ARGUMENT, match, lambda wrong=wrong: dnn.spatial_transformer_grid(handle, theta, wrong)
-        )
-    refuses(
-        ARGUMENT, "bfloat16; allowed", lambda: dnn.SpatialTransformerSpec((1, 1, 2, 2), "bfloat16")
-    )
-    for wrong in ((2, 4, 6, 3), (3, 4, 6, 2)):
-        grid = handle.empty(wrong)
-        refuses(
-            ARGUMENT,
-            "grid is|x has",
-            lambda grid=grid: dnn.spatial_transformer_sample(handle, x, grid),
-        )
-    with dnn.SpatialTransformerDescriptor(
-        dnn.SpatialTransformerSpec((2, 3, 4, 6)), api=handle.api
-    ) as descriptor:
-        assert descriptor.spec.shape == (2, 3, 4, 6)
-        refuses(ARGUMENT, "no function", descriptor.read_back)

@@ -83,34 +83,6 @@ def test_an_empty_variable_is_as_none(monkeypatch, no_gpu):
         Handle()
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "",
-        "gpu",
-        "cuda:x",
-        "cuda:-1",
-        "emulated:1.5",
-        "cuda 0",
-        "cpu",
-        -1,
-        True,
-        1.5,
-        object(),
-        [],
-        b"cuda",
-        ("cuda", 1),
-    ],
-    ids=lambda value: type(value).__name__ if type(value) is object else repr(value),
-)
-def test_bad_devices(bad, monkeypatch, no_gpu):
-    with pytest.raises(
-        ArgumentError,
-        match=r"device=.* is not a device; allowed: 'cuda', 'cuda:1', 1, 'emulated', 'auto'",
-    ):
-        Handle(bad)
-
-
 def test_a_bad_variable(monkeypatch):
     monkeypatch.setenv("CUDNNLITE_DEVICE", "tpu")
     with pytest.raises(ArgumentError, match=r"tpu.*allowed: 'cuda'"):

@@ -31,6 +31,7 @@ def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
         (dnn.activation_backward, "alhpa"): r"'alhpa'; did you mean alpha\?",
         (dnn.convolution_transpose, "algoritm"): r"'algoritm'; did you mean algorithm\?",
         (dnn.rnn_forward, "lenghts"): r"'lenghts'; did you mean lengths\?",
+        (dnn.rnn_forward.find, "batch_first"): r"'batch_first'; layout='batch_major' says that$",
         (dnn.convolution_forward.plan, "algoritm"): r"'algoritm'; did you mean algorithm\?",
         (
             dnn.pooling_forward.plan,
