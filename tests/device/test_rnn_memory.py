@@ -19,7 +19,7 @@ from .problems import PATTERN, fill, memory_of
 from .test_memory import used
 from .test_rnn_plan import CELLS, LAYOUTS, LENGTHS, Network
 
-CALLS = 300
+CALLS = 100
 KINDS = ("RNN", "RNNData", "Tensor", "Dropout")
 
 

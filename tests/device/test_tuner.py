@@ -1084,7 +1084,7 @@ def test_after_each_failure_the_handle_is_as_before(
             handle.stream = stream
             if nth % 5 == 0:
                 assert tuner_of(handle).tune(problem)[0].ok, at
-        nth += 1 if nth < 60 else 7
+        nth += 1 if nth < 60 else 17
     assert rows > 5
     assert errors > 5
 

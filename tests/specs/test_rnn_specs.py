@@ -25,7 +25,7 @@ from cudnnlite import (
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.rnn_weights import weight_parts
 
-SETTINGS = settings(max_examples=150)
+SETTINGS = settings(max_examples=60)
 INFINITY = math.inf
 NAMES = {"RNNSpec": RNNSpec, "RNNDataSpec": RNNDataSpec, "inf": INFINITY}
 
@@ -463,5 +463,3 @@ def test_limits_of_the_hidden_size():
                 f"{cell.upper()}, not {limit + 1}"
             ) in reasons
     assert why_not(RNNSpec("lstm", 6, 100_000), DYNAMIC) == ""
-
-

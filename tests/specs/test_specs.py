@@ -216,7 +216,7 @@ def test_nbytes_reach_from_the_first_value_to_the_last(case, dtype):
     assert spec.size == len(addresses(shape, strides))
 
 
-@settings(SETTINGS, max_examples=400)
+@SETTINGS
 @given(strided)
 def test_every_overlap_is_seen(case):
     shape, strides = case
@@ -570,7 +570,7 @@ def ask_cudnn(conv, x_shape, w_shape):
             return None
 
 
-@settings(SETTINGS, max_examples=400)
+@SETTINGS
 @given(problems())
 def test_output_shape_agrees_with_cudnn(problem):
     conv, x, w = problem
