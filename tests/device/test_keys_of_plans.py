@@ -39,8 +39,10 @@ CONVOLUTIONS = {
     "stride": {"conv": CONV.replace(padding=2, dilation=2)},
     "mode": {"conv": CONV.replace(mode="convolution")},
     "math type": {"conv": CONV.replace(math_type="default")},
-    "interface": {"interface": "descriptor"},
+    "descriptor call": {"interface": "descriptor"},
+    "graph": {"interface": "graph"},
     "algorithm": {"algorithm": 0},
+    "other algorithm": {"algorithm": 1},
     "replay": {"replay": True},
 }
 ACTIVATIONS = {
@@ -481,7 +483,7 @@ def moved_or_changed(call: Call, names: Iterable[str] = ()) -> dict[str, Variant
 
     Those of other ways to compute are left out: an algorithm, an interface, replay.
     """
-    ways = {"algorithm", "interface", "replay"}
+    ways = {"algorithm", "other algorithm", "descriptor call", "graph", "replay"}
     own = CHANGES[call.operation].keys() - ways
     return {
         name: variant
@@ -520,7 +522,9 @@ def check_tuned(
     hurry(monkeypatch)
     policy = dnn.TuningPolicy(layouts=())
     with dnn.autotuned(handle, cache=":memory:", policy=policy):
-        check_changes(Runner(handle, monkeypatch), CALLS[name], changes.items(), assert_near)
+        runner = Runner(handle, monkeypatch)
+        hits = check_changes(runner, CALLS[name], changes.items(), assert_near)
+    assert hits == {"values"}
 
 
 @quiet
