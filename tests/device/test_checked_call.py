@@ -526,8 +526,8 @@ def test_an_operand_of_another_stream(
     with dnn.Handle(own_device) as handle:
         scene = Scene(handle, kind)
         first, other = handle.stream, own_device.create_stream()
-        array = part_of(scene.arrays[scene.first], scene.arrays[scene.first].spec, 0)
-        array.stream = other
+        operand = scene.arrays[scene.first]
+        array = dnn.DeviceArray(operand.spec, own_device, operand.ptr, operand, other)
         waits: list[tuple[Any, Any]] = []
         monkeypatch.setattr(EmulatedStream, "wait", lambda self, one: waits.append((self, one)))
         for _ in range(2):
