@@ -13,10 +13,9 @@ from cudnnlite.autotune.convolution import (
     candidates,
     engines,
     layouts_to_try,
-    limit_of,
     ranking_of,
 )
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy, limit_of, requirements_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import (
@@ -186,7 +185,7 @@ def _plan_of_graph(
     if row is not None:
         engine = row.algorithm
         assert isinstance(engine, Engine)
-    requirements = graphs.requirements_of(policy)
+    requirements = requirements_of(policy)
     return GraphPlan(handle, problem.graph, engine, limit_of(policy), requirements).prepare()
 
 

@@ -8,28 +8,21 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any
 
-from cudnnlite.autotune.convolution_reference import ConvolutionReference
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.convolution_trial import ConvolutionTrial
+from cudnnlite.autotune.policy import TuningPolicy, limit_of
 from cudnnlite.autotune.synthetic_operands import random_array
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.peaks import peaks_of
-from cudnnlite.enums import DataType, MathType
+from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
-from cudnnlite.operations.convolution.engines import (
-    engine_rows,
-    is_aligned,
-    shared_graph,
-)
+from cudnnlite.operations.convolution.engines import engine_rows
 from cudnnlite.operations.convolution.layout_conversion import (
     conversion_bytes,
     conversion_layout,
@@ -38,16 +31,14 @@ from cudnnlite.operations.convolution.layout_conversion import (
     problem_in_layout,
 )
 from cudnnlite.plans.operands import on_device
-from cudnnlite.plans.replay import Replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.problems.work import work_of
-from cudnnlite.search.accuracy import remark_on, why_inexact, why_wrong
-from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
+from cudnnlite.search.contest import Contest, own_stream
 from cudnnlite.search.replayed_rows import with_replay
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT, over_limit
+from cudnnlite.search.trial import TrialMemory
+from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
@@ -57,7 +48,6 @@ from cudnnlite.specs.math_types import allowed_math_types
 _SLOW = 30
 # The second-level cache is faster than memory: by less than this on an H100.
 _CACHE_SPEED = 2.0
-_POISON = 0xFF  # NaN in every floating-point format
 
 
 def operands_of(
@@ -132,55 +122,30 @@ def search_convolution(
     The operand "out" is overwritten.  The rows are in the order of the policy's objective, the best
     first.  Candidates that cannot be used, or are excluded and did not run, come last.
     """
-    latency = policy.objective == "latency"
     with own_stream(handle) as stream, ExitStack() as stack:
         operands = {name: arrays.on_stream(array, stream) for name, array in operands.items()}
-        graph = _graph_of(handle, problem, policy, operands, stack)
-        trial = _ConvolutionTrial(handle, problem, operands, stack)
-        trial.graphs[""] = graph
-        candidate_rows = _list_candidates(handle, problem, policy, operands, graph)
+        trial = ConvolutionTrial(handle, problem, policy, operands, stack, TrialMemory(handle))
         contest = Contest(handle, objective=policy.objective, flush_l2=policy.flush_l2)
         stack.callback(contest.close)
-        results = _enter_all(candidate_rows, trial, policy, contest)
-        results |= _enter_layouts(handle, problem, policy, operands, trial, contest, stack)
+        find_times = _times_of_find(handle, problem, policy, operands)
+        rows = [
+            _with_find_time(row, find_times)
+            for row in list_candidates(handle, problem, policy, trial)
+        ]
+        results = _enter_all(rows, trial, contest)
+        results |= _enter_layouts(handle, problem, policy, trial, contest)
         rows = contest.finish(results)
-        if latency:
+        if policy.objective == "latency":
             rows = with_replay(rows, trial.measure_replay)
-    return AlgorithmTable(
-        rows,
-        title=str(problem),
-        timing=contest.timing,
-        device_memory=contest.memory,
-        work=work_of(problem),
-        peaks=peaks_of(handle.device),
-    )
-
-
-def _graph_of(
-    handle: Handle,
-    problem: Problem,
-    policy: TuningPolicy,
-    operands: Mapping[str, DeviceArray],
-    stack: ExitStack,
-) -> OperationGraph | None:
-    """Return the graph that all engines share.
-
-    None if the policy allows no engine, or if no engine can take the operands.  One graph for each
-    engine would take longer than the finalization of its plan.
-    """
-    if policy.interface == "descriptor" or not is_aligned(*operands.values()):
-        return None
-    return shared_graph(handle, problem, stack)
+        return contest.table(rows, problem)
 
 
 def _enter_layouts(
     handle: Handle,
     problem: Problem,
     policy: TuningPolicy,
-    operands: Mapping[str, DeviceArray],
-    trial: _ConvolutionTrial,
+    trial: ConvolutionTrial,
     contest: Contest,
-    stack: ExitStack,
 ) -> dict[Hashable, AlgorithmResult]:
     """Run the candidates that convert operands to other layouts, and return the results.
 
@@ -192,12 +157,11 @@ def _enter_layouts(
         if policy.layouts is None and not _may_win(handle, problem, layout, contest):
             continue
         inner_problem = problem_in_layout(problem, layout)
-        graph = _graph_of(handle, inner_problem, policy, operands, stack)
-        trial.graphs[layout] = graph
+        graph = trial.graph_in(layout)
         rows: list[AlgorithmResult] = []
         # Unless asked for, algorithms are not tried where engines are: they run the same kernels.
         tries_algorithms = policy.layouts is not None or graph is None
-        if tries_algorithms and policy.interface != "graph" and problem.conv.is_symmetric:
+        if tries_algorithms and _tries_descriptor_calls(problem, policy):
             rows += candidates(problem, policy, ranking_of(handle, inner_problem), layout)
         if graph is not None:
             rows += (
@@ -205,7 +169,7 @@ def _enter_layouts(
                 replace(in_layout(row, layout), heuristic=None)
                 for row in engines(graph, inner_problem, policy)
             )
-        results |= _enter_all(rows, trial, policy, contest)
+        results |= _enter_all(rows, trial, contest)
     return results
 
 
@@ -218,56 +182,23 @@ def _may_win(handle: Handle, problem: Problem, layout: str, contest: Contest) ->
     return 1000 * seconds < contest.best_ms_so_far()
 
 
-def _list_candidates(
-    handle: Handle,
-    problem: Problem,
-    policy: TuningPolicy,
-    operands: Mapping[str, DeviceArray],
-    graph: OperationGraph | None,
+def list_candidates(
+    handle: Handle, problem: Problem, policy: TuningPolicy, trial: ConvolutionTrial
 ) -> list[AlgorithmResult]:
     """Return the candidates without a conversion: those of the descriptor call, then engines."""
+    graph = trial.graph_in("")
     rows: list[AlgorithmResult] = []
-    # The descriptor call cannot pad the two sides of an axis differently.
-    if policy.interface != "graph" and problem.conv.is_symmetric:
-        rows += _descriptor_calls(
-            handle, problem, policy, operands, ranks_by_descriptor_call=graph is None
-        )
+    if _tries_descriptor_calls(problem, policy):
+        ranking = ranking_of(handle, problem)
+        rows += candidates(problem, policy, ranking, ranks_by_descriptor_call=graph is None)
     if graph is not None:
         rows += engines(graph, problem, policy)
     return rows
 
 
-def limit_of(policy: TuningPolicy) -> int | None:
-    """Return the workspace limit of a policy that has it in bytes."""
-    limit = policy.workspace_limit
-    assert limit is None or isinstance(limit, int)
-    return limit
-
-
-def _descriptor_calls(
-    handle: Handle,
-    problem: Problem,
-    policy: TuningPolicy,
-    operands: Mapping[str, DeviceArray],
-    *,
-    ranks_by_descriptor_call: bool,
-) -> Iterator[AlgorithmResult]:
-    """Yield the candidates of the descriptor call, with the times that cudnnFind reports.
-
-    `ranks_by_descriptor_call` is that of `candidates`.
-    """
-    algorithms = problem.operation.algorithms
-    assert algorithms is not None
-    find_times: dict[tuple[Any, MathType], float] = {}
-    if algorithms.find:
-        find_times = _times_of_find(handle, problem, operands, limit_of(policy))
-    for row in candidates(
-        problem,
-        policy,
-        ranking_of(handle, problem),
-        ranks_by_descriptor_call=ranks_by_descriptor_call,
-    ):
-        yield replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
+def _tries_descriptor_calls(problem: Problem, policy: TuningPolicy) -> bool:
+    # The descriptor call cannot pad the two sides of an axis differently.
+    return bool(policy.interface != "graph" and problem.conv.is_symmetric)
 
 
 def ranking_of(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
@@ -281,10 +212,7 @@ def ranking_of(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
 
 
 def _enter_all(
-    rows: Sequence[AlgorithmResult],
-    trial: _ConvolutionTrial,
-    policy: TuningPolicy,
-    contest: Contest,
+    rows: Sequence[AlgorithmResult], trial: ConvolutionTrial, contest: Contest
 ) -> dict[Hashable, AlgorithmResult]:
     """Run each candidate, and return the results.
 
@@ -298,7 +226,7 @@ def _enter_all(
             why = f"not tried: engine {engine} took more than {_SLOW} times the best"
             results[row] = replace(row, why_not=why)
             continue
-        results[row] = trial.run(row, policy, contest)
+        results[row] = trial.run(row, contest)
         if engine is not None and contest.times_the_best(row) > _SLOW:
             slow_engines.add(engine)
     return results
@@ -368,115 +296,19 @@ def engines(
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 
-class _ConvolutionTrial:
-    """Runs each candidate once, over poisoned memory, and measures the errors of its output."""
-
-    def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        operands: Mapping[str, DeviceArray],
-        stack: ExitStack,
-    ) -> None:
-        self._handle, self._problem, self._stack = handle, problem, stack
-        # The graph that all engines share, by the layout that operands are converted to.
-        self.graphs: dict[str, OperationGraph | None] = {}
-        self._inputs = {name: operands[name] for name in problem.operation.reads}
-        self._out = operands["out"]
-        self._out_before: DeviceArray | None = None
-        if problem.values.get("beta"):
-            self._out_before = arrays.copy_of(self._out, handle.stream)
-        self._reference: ConvolutionReference | None = None
-        if ConvolutionReference.can_measure(problem):
-            self._reference = ConvolutionReference(problem, self._inputs, self._out_before)
-
-    def run(
-        self, candidate: AlgorithmResult, policy: TuningPolicy, contest: Contest
-    ) -> AlgorithmResult:
-        """Return a candidate's row with the result.
-
-        A candidate that may be chosen is entered into the contest.
-        """
-        if candidate.why_not:
-            return candidate
-        row = candidate
-        limit = limit_of(policy)
-        try:
-            plan = self._stack.enter_context(self._make_plan(row))
-            row = replace(row, workspace=plan.workspace)
-            if limit is not None and plan.workspace > limit:
-                return replace(row, why_not=over_limit(plan.workspace, limit))
-            row = self._check(plan, row, policy)
-            if not row.why_not:
-                call = partial(plan, *self._inputs.values(), out=self._out)
-                contest.enter(candidate, call, self._fingerprint_of(row))
-        except (CudnnError, DeviceMemoryError) as error:
-            return failed(row, error, contest.memory)
-        except ArgumentError as error:
-            # Some operands cannot be converted: an integer output with beta.
-            if not row.layout:
-                raise
-            return replace(row, why_not=str(error))
-        return row
-
-    def _fingerprint_of(self, row: AlgorithmResult) -> Hashable:
-        """Return a value that is equal for two math types that run the same kernel.
-
-        In float32 the last bits of a sum depend on the order of its terms, and so do the errors of
-        many values.  If no sum is rounded, or the output has another type, the errors show nothing,
-        and the result is None.
-        """
-        is_exact = self._reference is None or not self._reference.is_rounded
-        if is_exact or self._out.spec.dtype not in (DataType.FLOAT, DataType.DOUBLE):
-            return None
-        return row.algorithm, row.layout, row.workspace, row.error, row.max_error
-
-    def measure_replay(self, row: AlgorithmResult) -> Replay | None:
-        """Return the `replay` of a plan that launches graphs, after two calls.
-
-        The first call is recorded; the second one has another output.
-        """
-        device, stream = self._handle.device, self._handle.stream
-        with self._make_plan(row, replay=True) as plan:
-            plan(*self._inputs.values(), out=self._out)
-            plan(*self._inputs.values(), out=arrays.empty(device, stream, self._out.spec))
-            return plan.replay
-
-    def _make_plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
-        graph = self.graphs[row.layout] if isinstance(row.algorithm, Engine) else None
-        plan = ConvolutionPlan(self._handle, self._problem, row, replay=replay, graph=graph)
-        return plan.prepare()
-
-    def _check(
-        self, plan: ConvolutionPlan, row: AlgorithmResult, policy: TuningPolicy
-    ) -> AlgorithmResult:
-        """Run a plan over poisoned memory, and return the row with its errors."""
-        device, stream, out = self._handle.device, self._handle.stream, self._out
-        if self._out_before is None:
-            device.fill(out.ptr, out.nbytes, _POISON, stream)
-        else:
-            device.copy_within(out.ptr, self._out_before.ptr, out.nbytes, stream)
-        plan(*self._inputs.values(), out=out)
-        if self._reference is None:
-            if policy.max_error is None:
-                return row
-            return replace(row, why_not="its error was not measured")
-        error, max_error = self._reference.errors_of(out)
-        dtype, math_type = out.spec.dtype, row.math_type
-        why_not = why_wrong(error, dtype, math_type) or why_inexact(error, policy.max_error)
-        remark = join_remarks(row.remark, remark_on(error, dtype, math_type))
-        return replace(row, error=error, max_error=max_error, why_not=why_not, remark=remark)
-
-
 def _times_of_find(
-    handle: Handle, problem: Problem, operands: Mapping[str, DeviceArray], limit: int | None
+    handle: Handle, problem: Problem, policy: TuningPolicy, operands: Mapping[str, DeviceArray]
 ) -> dict[tuple[Any, MathType], float]:
     """Return the times that cudnnFind reports, by algorithm and math type; none if it fails."""
+    algorithms = problem.operation.algorithms
+    assert algorithms is not None
+    if not algorithms.find or not _tries_descriptor_calls(problem, policy):
+        return {}
     try:
         inputs = {name: operands[name] for name in problem.operation.reads}
         if wants_tensor_cores(problem):
             problem = problem.replace(conv=problem.conv.replace(math_type=MathType.TENSOR_OP))
-        limit = handle.workspace.limit_for(limit)
+        limit = handle.workspace.limit_for(limit_of(policy))
         rows = search(handle, problem, inputs, operands["out"], limit)
     except (CudnnError, DeviceMemoryError):
         return {}
@@ -485,3 +317,11 @@ def _times_of_find(
         for row in rows
         if row.ok and row.time_ms is not None
     }
+
+
+def _with_find_time(
+    row: AlgorithmResult, find_times: Mapping[tuple[Any, MathType], float]
+) -> AlgorithmResult:
+    if not isinstance(row, ConvolutionResult):
+        return row
+    return replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))

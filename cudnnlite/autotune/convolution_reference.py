@@ -14,7 +14,6 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.enums import ActivationMode, ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.problem import Problem
-from cudnnlite.search.accuracy import Errors, relative_errors
 from cudnnlite.specs import FilterSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -97,7 +96,7 @@ class ConvolutionReference:
         """Return the expected values: the sums after scaling, bias, blending and activation."""
         expected = [problem.alpha * values for values in sums]
         if "bias" in operands:
-            biases = _copy_part(operands["bias"], 0).reshape(-1, 1)
+            biases = copy_part(operands["bias"], 0).reshape(-1, 1)
             bias = biases[self._channels].astype(np.float64)
             expected = [values + bias for values in expected]
         for factor, addend in (("beta", before), ("alpha2", operands.get("z"))):
@@ -105,7 +104,7 @@ class ConvolutionReference:
             if scale:
                 assert addend is not None
                 expected = [
-                    values + scale * self._sample(_copy_part(addend, part))
+                    values + scale * self._sample(copy_part(addend, part))
                     for values, part in zip(expected, self._parts, strict=True)
                 ]
         activation = problem.values.get("activation")
@@ -129,11 +128,7 @@ class ConvolutionReference:
 
     def sample_of(self, out: DeviceArray) -> list[Array]:
         """Return the values of a result at the places of `expected`."""
-        return [self._sample(_copy_part(out, part)) for part in self._parts]
-
-    def errors_of(self, out: DeviceArray) -> Errors:
-        """Return the errors of a result."""
-        return relative_errors(self.sample_of(out), self._expected)
+        return [self._sample(copy_part(out, part)) for part in self._parts]
 
     def _sample(self, part: Array) -> Array:
         """Return the sample of one part of an output, (channels, places), in float64."""
@@ -150,14 +145,14 @@ class ConvolutionReference:
             reads = place[:, None] * stride + np.arange(taps) * dilation - padding
             pixels.append(np.where(reads < size, reads, -1))
         filters = {
-            k: _as_correlation(problem, _copy_part(operands["w"], k)).reshape(-1)
+            k: _as_correlation(problem, copy_part(operands["w"], k)).reshape(-1)
             for k in self._channels
         }
         filters_in_group = problem.w.shape[0] // problem.conv.groups
         channels_in_group = problem.w.shape[1]
         return [
             _sum_products(
-                _copy_part(operands["x"], n), pixels, filters, filters_in_group, channels_in_group
+                copy_part(operands["x"], n), pixels, filters, filters_in_group, channels_in_group
             )
             for n in self._parts
         ]
@@ -183,7 +178,7 @@ class ConvolutionReference:
             filters[c] = filters_of_group[:, channel].reshape(-1)
         return [
             _sum_products(
-                _copy_part(operands["dy"], n), readers, filters, channels_in_group, filters_in_group
+                copy_part(operands["dy"], n), readers, filters, channels_in_group, filters_in_group
             )
             for n in self._parts
         ]
@@ -197,7 +192,7 @@ class ConvolutionReference:
         readings = [_reading_of_tap(problem, taps) for taps in zip(*self._places, strict=True)]
         sums = np.zeros((len(self._parts), len(self._channels), len(readings)))
         for n in range(problem.x.shape[0]):
-            x, dy = _copy_part(operands["x"], n), _copy_part(operands["dy"], n)
+            x, dy = copy_part(operands["x"], n), copy_part(operands["dy"], n)
             for tap, (places, pixels) in enumerate(readings):
                 for part, k in enumerate(self._parts):
                     gradient = dy[k][places].astype(np.float64).reshape(-1)
@@ -305,7 +300,7 @@ def _sample_indices(random: np.random.Generator, size: int, count: int) -> list[
     return sorted({0, size - 1, *random.choice(size, count - 2, replace=False).tolist()})
 
 
-def _copy_part(array: DeviceArray, index: int) -> Array:
+def copy_part(array: DeviceArray, index: int) -> Array:
     """Copy one image, or one filter, to the host; without the first axis."""
     spec = array.spec
     if not spec.shape[0]:

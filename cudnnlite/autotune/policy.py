@@ -9,6 +9,7 @@ from typing import Any
 from cudnnlite.arguments import one_of, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.selection import Requirements
 from cudnnlite.problems.results import AlgorithmResult, parse_max_error, why_not
 from cudnnlite.sizes import parse_size
 from cudnnlite.specs.frozen import to_plain
@@ -179,6 +180,21 @@ class TuningPolicy:
         effect on its kind are in the result.
         """
         return without(_LEFT_OUT, self.to_plain())
+
+
+def limit_of(policy: TuningPolicy) -> int | None:
+    """Return the workspace limit of a policy that has it in bytes."""
+    limit = policy.workspace_limit
+    assert limit is None or isinstance(limit, int)
+    return limit
+
+
+def requirements_of(policy: TuningPolicy) -> Requirements:
+    """Return the requirements of a policy for the engines of a graph."""
+    math_type = MathType.DEFAULT if policy.math_type is None else parse_math_type(policy.math_type)
+    if not policy.allow_tf32:
+        math_type = MathType.FMA
+    return Requirements(math_type, policy.deterministic)
 
 
 def parse_field(name: str, value: Any, argument: str) -> Any:

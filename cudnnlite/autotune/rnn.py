@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.policy import TuningPolicy, limit_of
 from cudnnlite.autotune.synthetic_operands import fill_random, random_array
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.rnn.search import all_candidates, search_rnn_forward
+from cudnnlite.operations.rnn.search import (
+    all_candidates,
+    compiled_if_small,
+    search_rnn_forward,
+)
+from cudnnlite.operations.rnn.trial import RNNTrial
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device
 from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.search.trial import TrialMemory
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 
 
@@ -58,20 +66,45 @@ def search_rnn(
     the policy's objective, the best first.  Candidates that cannot be used, or are excluded and did
     not run, come last, with the reason.  Dropout is left out.
     """
-    candidates = []
-    for candidate in all_candidates(problem):
-        why_not = policy.why_not(candidate, problem.spec.dtype)
-        candidates.append(replace(candidate, why_not=why_not))
-    limit = policy.workspace_limit
-    assert limit is None or isinstance(limit, int)
     return search_rnn_forward(
         handle,
         problem,
         operands,
-        candidates,
-        limit,
+        list_candidates(handle, problem, policy),
+        limit_of(policy),
         max_error=policy.max_error,
         objective=policy.objective,
         flush_l2=policy.flush_l2,
         replay=policy.objective == "latency" and not problem.training,
+    )
+
+
+def list_candidates(
+    handle: Handle, problem: Problem, policy: TuningPolicy, trial: RNNTrial | None = None
+) -> list[AlgorithmResult]:
+    """Return every algorithm with every math type; nothing is run."""
+    rows = [
+        replace(row, why_not=policy.why_not(row, problem.spec.dtype))
+        for row in all_candidates(problem)
+    ]
+    return [compiled_if_small(handle, problem, row) for row in rows]
+
+
+def make_trial(
+    handle: Handle,
+    problem: Problem,
+    policy: TuningPolicy,
+    operands: Mapping[str, Any],
+    stack: ExitStack,
+    memory: TrialMemory,
+) -> RNNTrial:
+    """Return the trial of a network without initial states."""
+    return RNNTrial(
+        handle,
+        problem,
+        (operands["weights"], operands["x"], None, None),
+        stack,
+        memory,
+        workspace_limit=limit_of(policy),
+        max_error=policy.max_error,
     )

@@ -14,8 +14,10 @@ from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.autotune import convolution, graphs, rnn
 from cudnnlite.autotune.allowed_choice import allowed_choice
 from cudnnlite.autotune.cache import TuningCache, check_cache_kind
+from cudnnlite.autotune.convolution_trial import ConvolutionTrial
 from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
 from cudnnlite.autotune.gpu_locks import measuring_alone
+from cudnnlite.autotune.graph_trial import GraphTrial
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.autotune.representative_problem import representative_problem
 from cudnnlite.cached_property import cached_property
@@ -47,6 +49,7 @@ from cudnnlite.problems.results import CACHE, SEARCH, AlgorithmResult
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import refuse_search
+from cudnnlite.search.trial import Trial
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
@@ -66,6 +69,10 @@ class Search(NamedTuple):
     check_operands: Callable[..., Mapping[str, Any]]
     # (handle, problem, policy, operands) -> the candidates, the best first
     search: Callable[..., AlgorithmTable]
+    # (handle, problem, policy, operands, stack, memory) -> what runs and judges candidates
+    make_trial: Callable[..., Trial]
+    # (handle, problem, policy, trial) -> the candidates, with the reason if one is excluded
+    list_candidates: Callable[..., list[AlgorithmResult]]
     # The operands whose alignment is part of the key. With another alignment, another choice may be
     # the best.
     aligned_operands: tuple[str, ...] = ()
@@ -82,15 +89,24 @@ _CONVOLUTION = Search(
     convolution.operands_of,
     convolution.check_operands,
     convolution.search_convolution,
+    ConvolutionTrial,
+    convolution.list_candidates,
     make_plan=_convolution_plan,
 )
 SEARCHES: dict[Operation, Search] = {
     operation: _CONVOLUTION._replace(aligned_operands=(*operation.reads, "out"))
     for operation in (FORWARD, DATA, FILTER, FUSED, FUSED_WITH_Z, BIAS)
 }
-SEARCHES[rnn_problem.FORWARD] = Search(rnn.operands_of, rnn.check_operands, rnn.search_rnn)
+SEARCHES[rnn_problem.FORWARD] = Search(
+    rnn.operands_of, rnn.check_operands, rnn.search_rnn, rnn.make_trial, rnn.list_candidates
+)
 _GRAPH = Search(
-    graphs.operands_of, graphs.check_operands, graphs.search_graph, make_plan=graphs.plan_of
+    graphs.operands_of,
+    graphs.check_operands,
+    graphs.search_graph,
+    GraphTrial,
+    graphs.list_candidates,
+    make_plan=graphs.plan_of,
 )
 
 

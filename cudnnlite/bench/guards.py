@@ -1,19 +1,25 @@
-"""Guard zones: memory before and behind every operand that nobody may write."""
+"""Guard zones: memory before and behind every operand of a trial that nobody may write."""
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cudnnlite.autotune.policy import TuningPolicy
+from cudnnlite.autotune.tuner import search_of
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.problems.problem import Problem
+from cudnnlite.search.trial import Trial, TrialMemory
 from cudnnlite.specs import TensorSpec
 
 ZONE = 4096  # bytes on each side; a multiple of the allocator's alignment
+_WORKSPACE, _RESERVE = "the workspace", "the reserve space"
 _PATTERN = 0xA7  # as a value of any floating-point type small and negative, so that sums show it
 
 
@@ -29,7 +35,7 @@ class _Zones(NamedTuple):
     digest: bytes | None = None
 
 
-class GuardedMemory:
+class GuardedMemory(TrialMemory):
     """Operands with guard zones around each, on the handle's stream.
 
     An operand has the allocator's alignment, and the zone behind it begins at its last byte's
@@ -37,7 +43,7 @@ class GuardedMemory:
     """
 
     def __init__(self, handle: Handle) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self._zones: list[_Zones] = []
 
     def place(self, name: str, array: DeviceArray, *, is_read_only: bool = False) -> DeviceArray:
@@ -63,6 +69,18 @@ class GuardedMemory:
         operand = arrays.part_of(memory, spec, ZONE)
         self._zones.append(_Zones(name, memory, operand))
         return operand
+
+    def workspace(self, nbytes: int) -> DeviceArray | None:
+        """Return scratch memory of exactly `nbytes`; None for 0 bytes."""
+        self.forget(_WORKSPACE)
+        if not nbytes:
+            return None
+        return self.empty(_WORKSPACE, bytes_spec(nbytes))
+
+    def reserve(self, nbytes: int) -> DeviceArray:
+        """Return a reserve space of exactly `nbytes`."""
+        self.forget(_RESERVE)
+        return self.empty(_RESERVE, bytes_spec(nbytes))
 
     def forget(self, name: str) -> None:
         """Do not check an operand any more."""
@@ -110,6 +128,19 @@ class GuardedMemory:
         zone = np.empty(ZONE, np.uint8)
         self._handle.device.copy_out(zone, address, self._handle.stream)
         return np.flatnonzero(zone != _PATTERN)
+
+
+def guarded_trial(
+    handle: Handle, problem: Problem, policy: TuningPolicy, stack: ExitStack, memory: GuardedMemory
+) -> Trial:
+    """Return the trial of a problem on synthetic operands with guard zones.
+
+    `policy` has its workspace limit in bytes.  `stack` owns native objects.  ArgumentError if the
+    problem is of a kind that cannot be tuned.
+    """
+    search = search_of(problem)
+    operands = search.operands_of(handle, problem)
+    return search.make_trial(handle, problem, policy, operands, stack, memory)
 
 
 def digest_of(handle: Handle, array: DeviceArray) -> bytes:

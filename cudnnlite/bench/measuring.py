@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuner import Tuner
+from cudnnlite.autotune.tuner import Tuner, search_of
 from cudnnlite.bench.checks import accuracy_of, differing_runs
-from cudnnlite.bench.guards import digest_of
+from cudnnlite.bench.guards import GuardedMemory, digest_of, guarded_trial
 from cudnnlite.bench.rows import BenchRow
-from cudnnlite.bench.trials import Trial, trial_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NoAlgorithmError
@@ -21,8 +20,8 @@ from cudnnlite.operations.problem_list import ListedProblem, summary
 from cudnnlite.problems.results import AlgorithmResult, named
 from cudnnlite.problems.roofline import Peaks, roofline
 from cudnnlite.problems.work import Work, work_of
-from cudnnlite.search.contest import failed, own_stream
-from cudnnlite.sizes import over_limit
+from cudnnlite.search.contest import own_stream
+from cudnnlite.search.trial import Trial
 
 MODES = ("list", "plan", "run", "check", "time")
 RUNS = 5  # of a candidate, whose bits are compared
@@ -130,18 +129,18 @@ def _candidates_of(handle: Handle, item: ListedProblem, options: BenchOptions) -
         return _Candidates([*table], best, {})
     policy = options.policy.within(None, handle.device.memory_info()[1])
     with own_stream(handle), ExitStack() as stack:
-        trial = trial_of(handle, item.problem, policy, stack)
-        return _planned_candidates(trial, policy, handle, options)
+        trial = guarded_trial(handle, item.problem, policy, stack, GuardedMemory(handle))
+        rows = search_of(item.problem).list_candidates(handle, item.problem, policy, trial)
+        return _planned_candidates(trial, rows, options)
 
 
 def _planned_candidates(
-    trial: Trial, policy: TuningPolicy, handle: Handle, options: BenchOptions
+    trial: Trial, rows: list[AlgorithmResult], options: BenchOptions
 ) -> _Candidates:
     """Return the candidates in the order of cuDNN's heuristic, those that are asked for planned.
 
     Without `every` no plan is made after the first that serves: some are compiled for seconds.
     """
-    rows = trial.candidates()
     if options.choice:
         rows = [row for row in rows if _has_name(row, options.choice)] or rows
     rows.sort(key=lambda row: (row.heuristic is None, row.heuristic or 0))
@@ -152,31 +151,12 @@ def _planned_candidates(
         result = row
         if options.every or chosen is None:
             start = time.perf_counter()
-            result = _planned(trial, row, policy, handle)
+            result = trial.run(row, contest=None)
             plan_seconds[named(row)] = time.perf_counter() - start
             if result.ok and chosen is None:
                 chosen = result
         results.append(result)
     return _Candidates(results, chosen, plan_seconds)
-
-
-def _planned(
-    trial: Trial, row: AlgorithmResult, policy: TuningPolicy, handle: Handle
-) -> AlgorithmResult:
-    """Return a candidate with its workspace, or with why it cannot be planned."""
-    if row.why_not:
-        return row
-    try:
-        with trial.plan(row) as plan:
-            row = replace(row, workspace=plan.workspace)
-    except (CudnnError, DeviceMemoryError) as error:
-        return failed(row, error, handle.device.memory_info()[1])
-    except ArgumentError as error:  # operands that cannot be converted to the candidate's layout
-        return replace(row, why_not=str(error))
-    limit = policy.workspace_limit
-    if isinstance(limit, int) and row.workspace > limit:
-        return replace(row, why_not=over_limit(row.workspace, limit))
-    return row
 
 
 def _select(candidates: _Candidates, options: BenchOptions) -> list[AlgorithmResult]:
@@ -221,6 +201,7 @@ class _Bench:
     ) -> None:
         self._handle, self._item, self._options = handle, item, options
         self._row, self._work, self._peaks = row, work, peaks
+        self._memory = GuardedMemory(handle)
 
     def rows(self, shown: Sequence[AlgorithmResult], candidates: _Candidates) -> list[BenchRow]:
         """Return the row of each candidate that is shown."""
@@ -228,7 +209,7 @@ class _Bench:
         chosen = candidates.chosen
         rows = []
         with own_stream(self._handle), ExitStack() as stack:
-            trial = trial_of(self._handle, self._item.problem, policy, stack)
+            trial = guarded_trial(self._handle, self._item.problem, policy, stack, self._memory)
             for result in shown:
                 row = self._row_of(trial, result)
                 is_chosen = chosen is not None and named(result) == named(chosen)
@@ -289,9 +270,8 @@ class _Bench:
         """Return a row with what running the plan shows, as far as the mode asks for it."""
         if not self._options.does("run"):
             return row
-        call = trial.begin(plan)
-        trial.restore_outputs()
-        call()
+        call = trial.call_of(plan)
+        trial.run_over_poison(call)
         self._handle.synchronize()
         names = self._handle.device.kernel_names(call, self._handle.stream)
         row = replace(row, kernels=tuple(dict.fromkeys(names or ())))
@@ -310,7 +290,7 @@ class _Bench:
         """Return a row with errors, equal bits, and writes outside of the operands."""
         runs = [self._digest_of_run(trial, call) for _ in range(self._options.runs)]
         difference = differing_runs(runs)
-        findings = trial.memory.findings()
+        findings = self._memory.findings()
         if difference and row.deterministic:
             findings.append(f"{difference}, and cuDNN says that it is deterministic")
         row = replace(row, same_bits=not difference, runs=len(runs))
@@ -324,8 +304,7 @@ class _Bench:
 
     def _digest_of_run(self, trial: Trial, call: Callable[[], object]) -> bytes:
         """Run the call over restored outputs, and return a digest of all outputs."""
-        trial.restore_outputs()
-        call()
+        trial.run_over_poison(call)
         return b"".join(digest_of(self._handle, array) for array in trial.outputs())
 
 

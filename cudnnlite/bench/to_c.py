@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.bench.trials import trial_of
+from cudnnlite.autotune.tuner import search_of
+from cudnnlite.bench.guards import GuardedMemory, guarded_trial
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
@@ -41,16 +42,17 @@ def write_program(
     policy = policy.within(None, device.memory_info()[1])
     # The candidates are listed before the trace, whose program would list them too.
     with Handle(device) as handle, ExitStack() as stack:
-        rows = trial_of(handle, problem, policy, stack).candidates()
+        trial = guarded_trial(handle, problem, policy, stack, GuardedMemory(handle))
+        rows = search_of(problem).list_candidates(handle, problem, policy, trial)
     # A replayed call is the same call, recorded as a CUDA graph.
     name = candidate.replace(", replayed", "")
     named_rows = [row for row in rows if named(row) == name]
     if not named_rows:
         raise ArgumentError(f"candidate={candidate!r} is none for {problem}")
     with trace() as calls, Handle(device) as handle, ExitStack() as stack:
-        trial = trial_of(handle, problem, policy, stack)
+        trial = guarded_trial(handle, problem, policy, stack, GuardedMemory(handle))
         with trial.plan(named_rows[0]) as plan:
-            trial.begin(plan)()
+            trial.call_of(plan)()
             # The program prints checksums of what the host reads.
             for array in trial.outputs():
                 array.numpy()

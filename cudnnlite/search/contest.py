@@ -11,11 +11,15 @@ from typing import Any
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.device import refuse_in_capture
 from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import Status
 from cudnnlite.errors import CudnnError, DeviceMemoryError, InternalError, WorkspaceLimitError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import call_watch
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, named, ranking_ms, within_noise
+from cudnnlite.problems.table import AlgorithmTable
+from cudnnlite.problems.work import work_of
 from cudnnlite.search.timing import CallTime, Stopwatch, Timing
 
 _REFUSALS = (2, 3)  # cuDNN's categories of status: a bad parameter, not supported
@@ -230,6 +234,17 @@ class Contest(NonCopyable):
         if self._ranks_by_latency:
             series += ", which decides"
         return f"{how} on {self._device}; {series}"
+
+    def table(self, rows: Sequence[AlgorithmResult], problem: Problem) -> AlgorithmTable:
+        """Return the table of a problem's candidates."""
+        return AlgorithmTable(
+            rows,
+            title=str(problem),
+            timing=self.timing,
+            device_memory=self.memory,
+            work=work_of(problem),
+            peaks=peaks_of(self._device),
+        )
 
     def close(self) -> None:
         """Release the memory that timing needed."""

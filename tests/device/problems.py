@@ -9,8 +9,10 @@ from oracles import onnx_convolution
 from tolerances import SCALED_INTEGER, TWICE_ROUNDED, assert_close, bound
 
 import cudnnlite as dnn
+from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
+from cudnnlite.search.accuracy import Errors, relative_errors
 
 Array = np.ndarray[Any, Any]
 FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -22,6 +24,11 @@ ALGORITHMS = tuple(
 # What a call may end with where cuDNN does not support a combination and no algorithm was named.
 UNSUPPORTED = (dnn.NotSupportedError, dnn.NoAlgorithmError)
 PATTERN = 0x5A
+
+
+def errors_of(reference: ConvolutionReference, out: dnn.DeviceArray) -> Errors:
+    """Return the errors of a result at the places of a reference."""
+    return relative_errors(reference.sample_of(out), reference.expected)
 
 
 def random_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -27,7 +27,16 @@ from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import Problem
 from cudnnlite.search.accuracy import why_wrong
 
-from .problems import FLOATS, LAST, UNSUPPORTED, poisoned, random_values, upload, with_gaps
+from .problems import (
+    FLOATS,
+    LAST,
+    UNSUPPORTED,
+    errors_of,
+    poisoned,
+    random_values,
+    upload,
+    with_gaps,
+)
 
 KINDS = ("data", "filter")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -474,7 +483,7 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
             case.problem(result),
             dict(zip(case.read, case.arrays, strict=True)),
         )
-        assert sample.errors_of(result).l2 < BOUNDS[dtype]
+        assert errors_of(sample, result).l2 < BOUNDS[dtype]
 
     with dnn.Handle(device) as handle:
         check()
@@ -496,11 +505,11 @@ def test_the_reference_sees_what_is_wrong(
         reference = ConvolutionReference(problem, operands, case.fresh(1) if beta else None)
         right = alpha * case.sums + beta * case.old.astype(np.float64)
         kind_of = numpy_dtype(case.spec.dtype)
-        errors = reference.errors_of(upload(handle, case.spec, right.astype(kind_of)))
+        errors = errors_of(reference, upload(handle, case.spec, right.astype(kind_of)))
         assert errors.l2 <= {"float64": 1e-15, "float32": 1e-7, "bfloat16": 5e-3}[dtype]
         for spoil in (0.5 * right, right[:, ::-1], np.flip(right, 2), 0 * right):
-            spoiled_errors = reference.errors_of(
-                upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of))
+            spoiled_errors = errors_of(
+                reference, upload(handle, case.spec, np.ascontiguousarray(spoil).astype(kind_of))
             )
             assert why_wrong(spoiled_errors.l2, case.spec.dtype, dnn.MathType.FMA)
     bad = case.arrays[0].numpy().copy()

@@ -14,7 +14,16 @@ from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
 from cudnnlite.search.accuracy import Errors, why_wrong
 
-from .problems import FLOATS, Array, moderate_values, poisoned, random_values, upload, with_gaps
+from .problems import (
+    FLOATS,
+    Array,
+    errors_of,
+    moderate_values,
+    poisoned,
+    random_values,
+    upload,
+    with_gaps,
+)
 
 ROUNDED = {
     "float64": 1e-15,
@@ -91,7 +100,7 @@ class Case:
         return upload(self.handle, self.problem.y, result.astype(self.dtype), gaps=0xFF)
 
     def errors(self, values: Array | None = None) -> Errors:
-        return self.reference().errors_of(self.output(values))
+        return errors_of(self.reference(), self.output(values))
 
     def assert_right(self) -> None:
         """Expected values that are rounded once have exactly the error of that rounding."""
@@ -177,8 +186,8 @@ def test_the_half_types_are_read_as_they_are(handle: dnn.Handle) -> None:
     """The reference starts from the rounded operands, which are what cuDNN reads."""
     case = Case(handle, dtype="bfloat16", values=moderate_values)
     exact = case.expected
-    errors = case.reference().errors_of(
-        upload(handle, dnn.TensorSpec(exact.shape, "float64"), exact)
+    errors = errors_of(
+        case.reference(), upload(handle, dnn.TensorSpec(exact.shape, "float64"), exact)
     )
     assert errors.l2 < 1e-14
 
@@ -191,12 +200,12 @@ def test_one_wrong_value_anywhere_is_seen(handle: dnn.Handle, dtype: str) -> Non
     """In a small output every value of the first and of the last image is in the sample."""
     case = Case(handle, (2, 3, 4, 4), (2, 3, 3, 2), dtype, padding=(1, 0))
     reference = case.reference()
-    right = reference.errors_of(case.output())
+    right = errors_of(reference, case.output())
     scale = np.abs(case.expected).max()
     for place in np.ndindex(case.expected.shape):
         values = case.expected.copy()
         values[place] += scale
-        errors = reference.errors_of(case.output(values))
+        errors = errors_of(reference, case.output(values))
         assert errors.largest == pytest.approx(1.0, rel=0.02), place
         assert errors.l2 > max(0.1, 3 * right.l2), place
         assert why_wrong(errors.l2, case.problem.y.dtype, dnn.MathType.DEFAULT).startswith(
@@ -216,7 +225,7 @@ def test_one_value_that_is_not_finite(handle: dnn.Handle, value: float) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_poison_that_was_never_overwritten(handle: dnn.Handle, dtype: str) -> None:
     case = Case(handle, dtype=dtype)
-    assert case.reference().errors_of(poisoned(handle, case.problem.y)) == Errors(np.inf, np.inf)
+    assert errors_of(case.reference(), poisoned(handle, case.problem.y)) == Errors(np.inf, np.inf)
 
 
 WRONG: dict[str, Any] = {
@@ -291,9 +300,9 @@ def test_a_reference_serves_many_results(handle: dnn.Handle) -> None:
     case = Case(handle)
     reference = case.reference()
     right, wrong = case.output(), case.output(case.expected + 1)
-    assert reference.errors_of(right) == reference.errors_of(right)
-    assert reference.errors_of(wrong).l2 > 0.1
-    assert reference.errors_of(right).l2 < 1e-14
+    assert errors_of(reference, right) == errors_of(reference, right)
+    assert errors_of(reference, wrong).l2 > 0.1
+    assert errors_of(reference, right).l2 < 1e-14
 
 
 def test_what_is_expected_may_be_zero(handle: dnn.Handle) -> None:

@@ -14,6 +14,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.tuner import best_replayed
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import poisoned, random_values, upload
@@ -109,7 +110,7 @@ def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
     handle.timing = QUICK
     graph = product()
     policies = {
-        "its error": dnn.TuningPolicy(max_error=1e-3),
+        "its error is": dnn.TuningPolicy(max_error=1e-9),
         "nothing": dnn.TuningPolicy(interface="descriptor"),
     }
     for policy in policies.values():
@@ -124,6 +125,65 @@ def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
         assert choice is not None
         assert choice.deterministic
         assert choice.workspace == 0
+
+
+@pytest.mark.parametrize("columns", [48, 1])
+def test_errors_beside_float64_are_measured(handle: dnn.Handle, columns: int) -> None:
+    handle.timing = QUICK
+    policy = dnn.TuningPolicy(max_error=1e-3)
+    with dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
+        table = tuner.tune(product(columns))
+        errors = [(row.error, row.max_error) for row in table if row.ok]
+        assert errors
+        assert all(0 < error <= 1e-3 and largest is not None for error, largest in errors)
+        with pytest.raises(dnn.NoAlgorithmError, match="its error was not measured"):
+            tuner.choose(without_a_reference())
+
+
+def without_a_reference() -> dnn.Graph:
+    """Return a convolution, which has no float64 reference as a graph."""
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 9, 7), "float16", (504, 1, 56, 8))
+    w = graph.input("w", (8, 8, 3, 3), "float16", (72, 1, 24, 8))
+    graph.output("y", graph.convolution_forward(x, w), "float16")
+    return graph
+
+
+def test_a_wrong_number_of_the_engine_that_the_heuristics_prefer_is_seen(
+    handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other engines are compared with float64, and not with a wrong result."""
+    call = GraphPlan.__call__
+    engines: list[object] = []
+
+    def faulty(plan: GraphPlan, *operands: object, **options: object) -> object:
+        result = call(plan, *operands, **options)
+        engines.append(plan.choice.algorithm)
+        if plan.choice.algorithm == engines[0]:
+            for array in result.values():
+                array.fill(0)
+        return result
+
+    monkeypatch.setattr(GraphPlan, "__call__", faulty)
+    table = tuner.tune(product())
+    for row in table:
+        if row.algorithm == engines[0]:
+            assert row.why_not.startswith("wrong: relative error 1")
+        else:
+            assert not row.why_not.startswith("wrong")
+
+
+def test_values_that_the_type_cannot_hold_are_not_compared(
+    handle: dnn.Handle, tuner: dnn.Tuner
+) -> None:
+    """The exponentials of sums of products are infinite in float16."""
+    graph = dnn.Graph()
+    a = graph.input("a", (1, 64, 32), "float16")
+    b = graph.input("b", (1, 32, 48), "float16")
+    graph.output("y", graph.exp(graph.matmul(a, b)), "float16")
+    row = tuner.tune(graph)[0]
+    assert row.ok
+    assert row.error is None
 
 
 def test_the_users_operands(handle: dnn.Handle, tuner: dnn.Tuner) -> None:

@@ -522,7 +522,7 @@ def test_the_limit_excludes_with_the_reason(handle: dnn.Handle) -> None:
     for row in table:
         assert row.ok == (needed[row.algorithm] < most)
         if not row.ok:
-            assert row.why_not.startswith(f"{row.algorithm} needs a workspace of ")
+            assert row.why_not.startswith("needs ")
             assert "the limit is" in row.why_not
             assert row.time_ms is None
     assert all(row.ok for row in network.find(algorithms=QUICK, workspace_limit=most))

@@ -950,7 +950,7 @@ def test_an_rnn_that_must_be_deterministic(
 
 def test_a_workspace_limit_of_an_rnn(handle: dnn.Handle) -> None:
     with pytest.raises(
-        dnn.NoAlgorithmError, match=r"STANDARD needs a workspace of .*; the limit is 0 B"
+        dnn.NoAlgorithmError, match=r"STANDARD \(FMA\): needs 1 KiB, the limit is 0 B"
     ):
         tuner_of(handle, workspace_limit=0).choose(LSTM)
     assert tuner_of(handle, workspace_limit="1 GiB").choose(LSTM).ok
@@ -1006,11 +1006,10 @@ def test_everything_is_put_back(
                 fail,
             )
         elif where == "check":
-            patch.setattr("cudnnlite.autotune.convolution.ConvolutionReference.errors_of", fail)
-            patch.setattr("cudnnlite.operations.rnn.search.PrefixCheck.errors_of", fail)
+            patch.setattr("cudnnlite.search.trial.relative_errors", fail)
         elif where == "memory":
             patch.setattr(handle.device, "fill", fail)
-            patch.setattr("cudnnlite.operations.rnn.search.RNNPlan.new_outputs", fail)
+            patch.setattr("cudnnlite.operations.rnn.rnn_plan.RNNPlan.new_outputs", fail)
         elif where == "operands":
             patch.setattr("cudnnlite.autotune.synthetic_operands.fill_random", fail)
         if where == "nowhere":

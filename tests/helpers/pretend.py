@@ -110,7 +110,13 @@ def install(set_attribute: Any = setattr, set_item: Any = operator.setitem) -> N
     """Put the GPUs and the search in place; of a test with `monkeypatch`'s methods."""
     set_attribute(cudnnlite.devices.cuda_facts, "all_facts", facts)
     set_attribute(choice, "devices", choice.Devices(make))
-    pretended = tuner.Search(lambda handle, problem, alignments: {}, lambda *_: {}, search)
+    pretended = tuner.SEARCHES[FORWARD]._replace(
+        operands_of=lambda handle, problem, alignments: {},
+        check_operands=lambda *_: {},
+        search=search,
+        aligned_operands=(),
+        make_plan=None,
+    )
     set_item(tuner.SEARCHES, FORWARD, pretended)
 
 

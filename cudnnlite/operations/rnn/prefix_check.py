@@ -9,12 +9,11 @@ import numpy as np
 
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
-from cudnnlite.enums import MathType, RNNDataLayout
+from cudnnlite.enums import RNNDataLayout
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.outputs import RNNTrainingOutput
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.problems import rnn_equations
-from cudnnlite.search.accuracy import Errors, relative_errors, why_wrong
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -35,21 +34,22 @@ class PrefixCheck:
         The operands of the plans: weights, x, hx and cx.
     data : RNNDataSpec
         The sequences in x.
+
+    Attributes
+    ----------
+    steps : int
+        The number of steps that are compared.
     """
 
     def __init__(self, operands: Sequence[Any], data: RNNDataSpec) -> None:
         steps = min(_MAX_STEPS, data.max_length)
-        self._steps = steps
+        self.steps = steps
         self._weights, x, self._hx, self._cx = operands
         lengths = tuple(min(length, steps) for length in data.lengths)
         self._x = _first_steps(x, data, lengths, steps)
         self._data = RNNDataSpec(self._x.shape, lengths, data.dtype, data.layout)
         self._sequences = np.unique(np.linspace(0, data.batch - 1, _MAX_SEQUENCES).astype(int))
         self._expected: list[Array] | None = None
-
-    def errors_of(self, plan: RNNPlan[Any]) -> Errors:
-        """Return the errors of a plan's y, hy and cy over the first steps."""
-        return relative_errors(*self.run_with_reference(plan))
 
     def run_with_reference(self, plan: RNNPlan[Any]) -> tuple[list[Array], list[Array]]:
         """Run a plan over the first steps; return its y, hy and cy, and the expected ones."""
@@ -69,13 +69,6 @@ class PrefixCheck:
         if out.cy is not None:
             results.append(out.cy.numpy()[:, self._sequences])
         return results, self._expected
-
-    def why_wrong(self, error: float, math_type: MathType) -> str:
-        """Return why a candidate with this error cannot be used; empty if it can."""
-        reason = why_wrong(error, self._data.dtype, math_type)
-        if not reason:
-            return ""
-        return f"{reason} over the first {self._steps} steps"
 
     def _steps_of(self, array: DeviceArray) -> Array:
         """Return the steps of the compared sequences in float64."""

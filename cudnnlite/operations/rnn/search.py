@@ -5,7 +5,7 @@ cuDNN has no such search for RNNs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -17,29 +17,26 @@ from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import RNNAlgo, RNNDataLayout, parse_enum
-from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.rnn.choice import ALGORITHMS, heuristic
-from cudnnlite.operations.rnn.native_rnn import NativeRNN, RNNPlanKey
-from cudnnlite.operations.rnn.outputs import RNNReserve
-from cudnnlite.operations.rnn.prefix_check import PrefixCheck
+from cudnnlite.operations.rnn.native_rnn import NativeRNN
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.sequences import data_spec
+from cudnnlite.operations.rnn.trial import RNNTrial, plan_key
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
-from cudnnlite.plans.replay import Replay, parse_replay
+from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
 from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.problems.work import work_of
-from cudnnlite.search.accuracy import why_inexact
-from cudnnlite.search.contest import Contest, failed, join_remarks, own_stream
+from cudnnlite.search.contest import Contest, join_remarks, own_stream
 from cudnnlite.search.replayed_rows import with_replay
+from cudnnlite.search.trial import TrialMemory
 from cudnnlite.sizes import format_size
-from cudnnlite.specs import RNNDataSpec, RNNSpec
+from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_data import parse_data_layout
 from cudnnlite.specs.rnn_weights import weight_parts
@@ -143,13 +140,14 @@ def find(
     problem = Problem(FORWARD, spec=spec.replace(dropout=0.0), data=data, training=training)
     operands = {"weights": weights, "x": x, "hx": hx, "cx": cx}
     candidates = all_candidates(problem, _parse_algorithms(algorithms))
+    if algorithms is None:
+        candidates = [compiled_if_small(handle, problem, row) for row in candidates]
     return search_rnn_forward(
         handle,
         problem,
         operands,
         candidates,
         handle.workspace.limit_for(workspace_limit),
-        compile_all=algorithms is not None,
         objective="latency",
         replay=parse_replay(replay) and not training,
     )
@@ -161,13 +159,22 @@ find.__qualname__ = "rnn_forward.find"
 find = suggest_keywords(find)
 
 
-def all_candidates(problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS) -> list[RNNResult]:
+def all_candidates(
+    problem: Problem, algorithms: Iterable[RNNAlgo] = ALGORITHMS
+) -> list[AlgorithmResult]:
     """Return a row for each algorithm with each math type that the network allows."""
     math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
     return [
         RNNResult(algorithm, math_type, deterministic=None)
         for algorithm, math_type in product(algorithms, math_types)
     ]
+
+
+def compiled_if_small(handle: Handle, problem: Problem, row: AlgorithmResult) -> AlgorithmResult:
+    """Return a candidate, with the reason if it is PERSIST_DYNAMIC and not compiled."""
+    if row.why_not or row.algorithm != RNNAlgo.PERSIST_DYNAMIC:
+        return row
+    return replace(row, why_not=why_too_large(problem.spec, handle.timing.on_chip))
 
 
 def workspace_of(handle: Handle, problem: Problem, candidate: AlgorithmResult) -> int:
@@ -183,11 +190,10 @@ def search_rnn_forward(
     handle: Handle,
     problem: Problem,
     operands: Mapping[str, Any],
-    candidates: Iterable[RNNResult],
+    candidates: Iterable[AlgorithmResult],
     workspace_limit: int | None,
     *,
     max_error: float | None = None,
-    compile_all: bool = False,
     objective: str = "device",
     flush_l2: bool = False,
     replay: bool = False,
@@ -198,76 +204,70 @@ def search_rnn_forward(
     ----------
     operands : mapping
         "weights", "x" and, optionally, "hx" and "cx".
-    candidates : iterable of RNNResult
+    candidates : iterable of AlgorithmResult
         Those with a `why_not` are not run.
     workspace_limit : int or None
         In bytes; candidates that need more are not run.
     max_error : float or None
         The largest relative L2 error of a candidate that is timed.
-    compile_all : bool
-        Whether PERSIST_DYNAMIC is compiled for matrices of any size, instead of those that fit on
-        the chip.
     objective, flush_l2
         See `Contest`.
     replay : bool
         As in `rnn_forward.find`.
     """
-    standard_key = plan_key(problem)
-    spec, data = standard_key.spec, problem.data
     with own_stream(handle) as stream, ExitStack() as stack:
-        operands_on_stream = _on_stream(handle, standard_key, operands, data, stream)
         contest = Contest(handle, objective=objective, flush_l2=flush_l2)
         stack.callback(contest.close)
-        why_not_compiled = ""
-        if not compile_all:
-            why_not_compiled = why_too_large(spec, handle.timing.on_chip)
-        key = standard_key._replace(workspace_limit=workspace_limit)
-        trial = _RNNTrial(handle, key, operands_on_stream, data, stack)
-        rows = contest.finish(trial.run(candidates, contest, max_error, why_not_compiled))
+        trial = RNNTrial(
+            handle,
+            problem,
+            _on_stream(handle, problem, operands, stream),
+            stack,
+            TrialMemory(handle),
+            workspace_limit=workspace_limit,
+            max_error=max_error,
+        )
+        rows = contest.finish(_enter_all(candidates, trial, contest, handle.timing.give_up))
         if replay:
-            rows = with_replay(rows, trial.replay_of)
-        is_latency = objective == "latency"
-        rows = _heuristic_first(rows, heuristic(spec, data), latency=is_latency)
-    return AlgorithmTable(
-        rows,
-        title=str(problem),
-        timing=contest.timing,
-        device_memory=contest.memory,
-        work=work_of(problem),
-        peaks=peaks_of(handle.device),
-    )
+            rows = with_replay(rows, trial.measure_replay)
+        preferred = heuristic(problem.spec, problem.data)
+        rows = _heuristic_first(rows, preferred, latency=objective == "latency")
+        return contest.table(rows, problem)
 
 
-def plan_key(problem: Problem) -> RNNPlanKey:
-    """Return the key of a plan by STANDARD, without dropout and without a workspace limit."""
-    spec, data = problem.spec.replace(dropout=0.0), problem.data
-    return RNNPlanKey(
-        spec,
-        AlgorithmResult(RNNAlgo.STANDARD, spec.math_type, deterministic=None),
-        data.batch,
-        data.layout,
-        padded_io=data.needs_padded_io,
-        training=problem.training,
-        padding_fill="0.0",
-        dropout_state=None,
-        workspace_limit=None,
-        is_guess=False,
-        replay=False,
-    )
+def _enter_all(
+    candidates: Iterable[AlgorithmResult], trial: RNNTrial, contest: Contest, give_up: float
+) -> dict[Hashable, AlgorithmResult]:
+    """Run each candidate, and return the results.
+
+    cuDNN compiles PERSIST_DYNAMIC for each math type, which takes a minute for large matrices.
+    On an H200 the times of its math types differed by at most a quarter in float32.  So if it is
+    far too slow with one math type, it is not compiled for the others.
+    """
+    results: dict[Hashable, AlgorithmResult] = {}
+    why_not_compiled = ""
+    for candidate in candidates:
+        is_persist_dynamic = candidate.algorithm == RNNAlgo.PERSIST_DYNAMIC
+        if is_persist_dynamic and why_not_compiled and not candidate.why_not:
+            results[candidate] = replace(candidate, why_not=why_not_compiled)
+            continue
+        results[candidate] = trial.run(candidate, contest)
+        if is_persist_dynamic and results[candidate].ok and contest.is_hopeless(candidate):
+            why_not_compiled = (
+                f"not compiled: with {candidate.math_type} math it took more than "
+                f"{give_up:g} times the best"
+            )
+    return results
 
 
 def _on_stream(
-    handle: Handle,
-    key: RNNPlanKey,
-    operands: Mapping[str, Any],
-    data: RNNDataSpec,
-    stream: Any,
-) -> tuple[Any, ...]:
+    handle: Handle, problem: Problem, operands: Mapping[str, Any], stream: Any
+) -> tuple[RNNWeights, DeviceArray, DeviceArray | None, DeviceArray | None]:
     """Check the operands as a call does, and return weights, x, hx and cx on a stream."""
     weights, x = operands["weights"], operands["x"]
-    with RNNPlan[Any](handle, key) as plan:
+    with RNNPlan[Any](handle, plan_key(problem)) as plan:
         states = plan.check_operands(
-            weights, x, operands.get("hx"), operands.get("cx"), data.lengths
+            weights, x, operands.get("hx"), operands.get("cx"), problem.data.lengths
         )
     hx, cx = (_state_on_stream(state, stream) for state in states)
     return weights.view(handle), arrays.on_stream(x, stream), hx, cx
@@ -338,125 +338,3 @@ def why_too_large(spec: RNNSpec, on_chip: int) -> str:
         f"not compiled: a layer's recurrent matrices take {format_size(nbytes)}, "
         f"and what can be kept on the chip is below {format_size(on_chip)}"
     )
-
-
-class _RNNTrial:
-    """Runs and checks each candidate once; all candidates write to the same memory.
-
-    Parameters
-    ----------
-    handle : Handle
-        The handle, set to the stream of the search.
-    key : RNNPlanKey
-        The key of the plans, whose `choice` is replaced by each candidate.
-    operands : sequence
-        Weights, x, hx and cx, on the stream of the search.
-    data : RNNDataSpec
-        The sequences in x.
-    stack : ExitStack
-        The owner of the candidates' plans.
-    """
-
-    def __init__(
-        self,
-        handle: Handle,
-        key: RNNPlanKey,
-        operands: Sequence[Any],
-        data: RNNDataSpec,
-        stack: ExitStack,
-    ) -> None:
-        self._handle = handle
-        self._key = key
-        self._operands = operands
-        self._stack = stack
-        self._x_spec = operands[1].spec
-        self._lengths = data.lengths
-        self._check = PrefixCheck(operands, data)
-        self._out: Sequence[DeviceArray | None] | None = None
-        self._reserve: RNNReserve | None = None
-
-    def run(
-        self,
-        candidates: Iterable[RNNResult],
-        contest: Contest,
-        max_error: float | None,
-        why_not_compiled: str,
-    ) -> dict[Hashable, AlgorithmResult]:
-        """Return the row of each candidate, and enter those that may be used into the contest.
-
-        cuDNN compiles PERSIST_DYNAMIC for each math type, which takes a minute for large matrices.
-        On an H200 the times of its math types differed by at most a quarter in float32.  So if it
-        is far too slow with one math type, it is not compiled for the others.
-        """
-        rows: dict[Hashable, AlgorithmResult] = {}
-        for candidate in candidates:
-            is_persist_dynamic = candidate.algorithm == RNNAlgo.PERSIST_DYNAMIC
-            why_not = candidate.why_not
-            if not why_not and is_persist_dynamic:
-                why_not = why_not_compiled
-            if why_not:
-                rows[candidate] = replace(candidate, why_not=why_not)
-                continue
-            rows[candidate] = self._try_candidate(candidate, contest, max_error)
-            if is_persist_dynamic and rows[candidate].ok and contest.is_hopeless(candidate):
-                factor = f"{self._handle.timing.give_up:g} times the best"
-                why_not_compiled = (
-                    f"not compiled: with {candidate.math_type} math it took more than {factor}"
-                )
-        return rows
-
-    def _try_candidate(
-        self, candidate: RNNResult, contest: Contest, max_error: float | None
-    ) -> AlgorithmResult:
-        """Run and check a candidate, enter it into the contest if allowed, and return its row."""
-        plan = None
-        try:
-            plan = self._stack.enter_context(self._plan(candidate))
-            error, largest_error = self._check.errors_of(plan)
-            call = self._call_of(plan)
-            why_not = self._check.why_wrong(error, candidate.math_type)
-            reserve = plan.reserve if self._key.training else None
-            row = replace(
-                candidate,
-                error=error,
-                max_error=largest_error,
-                workspace=plan.workspace,
-                reserve=reserve,
-                why_not=why_not or why_inexact(error, max_error),
-            )
-            if row.ok:
-                contest.enter(candidate, call)
-        except (CudnnError, DeviceMemoryError) as refusal:
-            workspace = 0 if plan is None else plan.workspace
-            return failed(replace(candidate, workspace=workspace), refusal, contest.memory)
-        return row
-
-    def replay_of(self, row: AlgorithmResult) -> Replay | None:
-        """Return the `replay` of a plan that launches CUDA graphs, which holds their costs.
-
-        The plan is called twice: the first call is recorded, the second one has other outputs.
-        """
-        with self._plan(row, replay=True) as plan:
-            plan.describe(self._x_spec, self._lengths)
-            for out in (plan.new_outputs(), plan.new_outputs()):
-                plan(*self._operands, lengths=self._lengths, out=out)
-            return plan.replay
-
-    def _plan(self, row: AlgorithmResult, *, replay: bool = False) -> RNNPlan[Any]:
-        choice = AlgorithmResult(row.algorithm, row.math_type, deterministic=None)
-        return RNNPlan(self._handle, self._key._replace(choice=choice, replay=replay))
-
-    def _call_of(self, plan: RNNPlan[Any]) -> Callable[[], object]:
-        """Return a function that calls a plan once, without allocating memory.
-
-        All candidates write to the same outputs and the same reserve space.  The function looks
-        these up when it is called, because a later candidate may need a larger reserve space.
-        """
-        plan.describe(self._x_spec, self._lengths)
-        if self._out is None:
-            self._out = plan.new_outputs()
-        if self._reserve is None or self._reserve.nbytes < plan.reserve:
-            self._reserve = plan.new_reserve()
-        return lambda: plan(
-            *self._operands, lengths=self._lengths, out=self._out, reserve=self._reserve
-        )

@@ -70,11 +70,16 @@ def why_no_reference(graph: GraphData) -> str:
         reason = _why_unknown(node) or _why_not_by_images(graph, node, batch)
         if reason:
             return reason
-    sizes = [math.prod(graph.tensors[number].shape) for number in _used_numbers(graph)]
-    largest = max(size // batch for size in sizes)
+    largest = values_of_largest(graph)
     if largest > _MOST_VALUES:
         return f"a tensor of {largest} values for one image is too large for NumPy"
     return ""
+
+
+def values_of_largest(graph: GraphData) -> int:
+    """Return the number of values that the largest tensor has for one image."""
+    sizes = [math.prod(graph.tensors[number].shape) for number in _used_numbers(graph)]
+    return max(sizes) // _batch_of(graph)
 
 
 def _why_unknown(node: Node) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.bench.graph_reference import computed_images, reference, why_no_reference
+from cudnnlite.autotune.graph_reference import computed_images, reference, why_no_reference
 from cudnnlite.bench.lists import attention_problem, matmul_problem
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.layers.matmul import product_graph
