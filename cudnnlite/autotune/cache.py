@@ -31,7 +31,7 @@ from cudnnlite.autotune.plan_files import (
 )
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
-from cudnnlite.files import UnfitFileError, open_regular, read_file, write_atomically
+from cudnnlite.files import UnfitFileError, read_file, write_atomically
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.warn import warn_user
 
@@ -46,7 +46,6 @@ _ENTRY = re.compile(r"[0-9a-f]{64}\.json")
 _OURS = re.compile(
     rf"[0-9a-f]{{64}}\.json(\..*\.damaged)?|\..*\.tmp|.*\.lock|{FOLDER}|{re.escape(REHEARSAL)}"
 )
-_SQLITE = b"SQLite format 3\0"
 
 
 class TuningCache(Closable):
@@ -92,8 +91,7 @@ class TuningCache(Closable):
     Warns
     -----
     TuningCacheWarning
-        The path is that of a file, for instance the cache of an older version.  The file is left
-        as it is, and not used.
+        The path is that of a file, which is left as it is, and not used.
 
     Examples
     --------
@@ -130,8 +128,10 @@ class TuningCache(Closable):
         self.rehearsal = self._parse_rehearsal(rehearsal)
         if why := _why_unfit(self._folder):
             self._warn_once(self.path, f"{why}; until then memory has to do")
-        elif isinstance(self.path, Path) and not file_type(self.path, follow=False):
-            self._warn_of_none(self.path)
+        elif read_only and isinstance(self.path, Path) and not file_type(self.path, follow=False):
+            self._warn_once(
+                self.path, f"{self.path} does not exist; the cache is an empty one in memory"
+            )
 
     def _parse_rehearsal(self, rehearsal: bool | None) -> bool:
         """Return whether this cache is a rehearsal; mark a folder that becomes one."""
@@ -152,17 +152,6 @@ class TuningCache(Closable):
             with refused_as(TuningCacheError, self._folder):
                 write_atomically(self._folder / REHEARSAL, _REHEARSAL_TEXT.encode("ascii"))
         return True
-
-    def _warn_of_none(self, path: Path) -> None:
-        """Warn of a folder that does not exist, if it should.
-
-        It should if the cache is read-only, or if the file of an older version is beside it.
-        """
-        old = path.with_name(f"{path.name}.sqlite")
-        if _is_sqlite(old):
-            warn_user(_why_unfit(old), TuningCacheWarning)
-        elif self.read_only:
-            self._warn_once(path, f"{path} does not exist; the cache is an empty one in memory")
 
     def __repr__(self) -> str:
         how = " read-only" if self.read_only else ""
@@ -192,10 +181,11 @@ class TuningCache(Closable):
         self._require_open()
         if entry := self._unsaved.get(key):
             return entry
-        for digest in key.digests:
-            if entry := self._read(self._folder / f"{digest}.json"):
-                return entry
-        return None
+        return self._read(self._file_of(key))
+
+    def _file_of(self, key: TuningKey) -> Path:
+        """Return the path of the file that an entry has."""
+        return self._folder / f"{key.digest}.json"
 
     def put(self, entry: TuningEntry) -> None:
         """Save an entry, in place of another one with the same key.
@@ -242,9 +232,7 @@ class TuningCache(Closable):
         )
         self._require_open()
         saved = filter(None, map(self._read, entry_files(self._folder)))
-        # A key has two files if an older cudnnlite uses the folder too. The later one counts.
-        by_age = sorted(saved, key=lambda entry: entry.tuned_at)
-        by_key = {entry.key: entry for entry in (*by_age, *list(self._unsaved.values()))}
+        by_key = {entry.key: entry for entry in (*saved, *list(self._unsaved.values()))}
         entries = list(by_key.values())
         for part, name, value in filters:
             if value is not None:
@@ -254,7 +242,7 @@ class TuningCache(Closable):
     def __len__(self) -> int:
         self._require_open()
         saved = {file.stem for file in entry_files(self._folder)}
-        unsaved = [key for key in list(self._unsaved) if saved.isdisjoint(key.digests)]
+        unsaved = [key for key in list(self._unsaved) if key.digest not in saved]
         return len(saved) + len(unsaved)
 
     def export(self, path: str | os.PathLike[str], **filters: Any) -> int:
@@ -386,14 +374,12 @@ class TuningCache(Closable):
         if not self._is_written:
             self._unsaved[entry.key] = entry
             return True
-        file, *old_files = (self._folder / f"{digest}.json" for digest in entry.key.digests)
+        file = self._file_of(entry.key)
         self._read(file)
         if file in self._newer:
             return False
         with refused_as(TuningCacheError, self._folder):
             write_atomically(file, text.encode("ascii"))
-            for old_file in old_files:
-                old_file.unlink(missing_ok=True)
         # An entry that another thread put meanwhile stays.
         unsaved = self._unsaved.get(entry.key)
         if unsaved and unsaved.tuned_at <= entry.tuned_at:
@@ -404,10 +390,10 @@ class TuningCache(Closable):
         """Remove entries, and the drafts of processes that died while they wrote."""
         for key in keys:
             self._unsaved.pop(key, None)
-        digests = {digest for key in keys for digest in key.digests}
+        files = {self._file_of(key) for key in keys}
         with refused_as(TuningCacheError, self._folder):
             for file in entry_files(self._folder):
-                if file.stem in digests and file not in self._newer:
+                if file in files and file not in self._newer:
                     file.unlink(missing_ok=True)
             for draft in self._folder.glob(".*.tmp"):
                 with suppress(FileNotFoundError):  # its process has finished meanwhile
@@ -505,14 +491,4 @@ def _why_unfit(path: Path) -> str:
     """Return why no cache can be at a path; empty if one can."""
     if file_type(path) in (0, S_IFDIR):
         return ""
-    kind = "a file, and no tuning cache"
-    if _is_sqlite(path):
-        kind = "a tuning cache of an older version of cudnnlite, an SQLite file"
-    return f"{path} is {kind}; it is left as it is, and not used. Tune again, into a folder"
-
-
-def _is_sqlite(path: Path) -> bool:
-    """Tell whether a path is that of an SQLite file, as caches of older versions are."""
-    with suppress(TuningCacheError), refused_as(TuningCacheError, path), open_regular(path) as file:
-        return file.read(len(_SQLITE)) == _SQLITE
-    return False
+    return f"{path} is a file, and no tuning cache; it is left as it is, and not used"

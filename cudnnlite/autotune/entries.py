@@ -15,14 +15,14 @@ from typing import Any, get_args, get_type_hints
 
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
-from cudnnlite.autotune.policy import TuningPolicy, with_defaults, without
+from cudnnlite.autotune.policy import TuningPolicy, with_defaults
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.device import Device, DeviceFacts
 from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import WITHIN_NOISE, AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
@@ -33,27 +33,9 @@ from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 SCHEMA = 1
 # The version of the JSON. It changes when the JSON has something that an older version does not
 # understand, such as a new field of a row. Then an older version leaves the file alone, and does
-# not treat it as damaged. A new field of the policy changes neither version.
-# 1: every field of the policy in the key; "within the noise of the first" in a row's remark.
-# 2: the fields of the policy that are not at their default; `within_noise` in a row.
-# 3: `same_kernel` in a row.
-# 4: `compiled` in a row.
+# not treat it as damaged. Files of lower formats are damaged ones. A new field of the policy
+# changes neither version.
 FORMAT = 4
-# The fields of the policy in every key of format 1, which named the file of the entry. Never add or
-# remove one, whatever fields a policy has now.
-_POLICY_OF_FORMAT_1: dict[str, Any] = {
-    "objective": "latency",
-    "workspace_limit": None,
-    "deterministic": False,
-    "max_error": None,
-    "math_type": None,
-    "allow_tf32": True,
-    "layouts": [],
-    "interface": None,
-    "flush_l2": False,
-    "search": "heuristics",
-    "search_seconds": 10,
-}
 # The fields of a row that are not written: they belong to a choice, not to the candidate.
 LEFT_OUT = ("passed_over", "source", "conversions")
 
@@ -103,16 +85,6 @@ class TuningKey:
     def digest(self) -> str:
         """The SHA-256 of the text, in hexadecimal."""
         return _sha256(self.text)
-
-    @cached_property
-    def digests(self) -> tuple[str, ...]:
-        """The digests that may name the entry's file.
-
-        The first is `digest`.  The second, if it differs, is the digest that format 1 had.
-        """
-        policy = _POLICY_OF_FORMAT_1 | self.plain["policy"]
-        old = _sha256(json.dumps({**self.plain, "policy": policy}, **_COMPACT))
-        return tuple(dict.fromkeys((self.digest, old)))
 
     @cached_property
     def plain(self) -> dict[str, Any]:
@@ -256,20 +228,18 @@ class TuningEntry:
         try:
             values = json.loads(text)
             version = values.pop("format")
-            is_version = type(version) is int and version >= 1
-            if is_version and version > FORMAT:
+            if type(version) is int and version > FORMAT:
                 raise TuningCacheError(
                     f"{file} is of format {version}, from a newer cudnnlite; this one has {FORMAT}"
                 )
             parts = values.pop("key")
             is_named_by_key = _sha256(json.dumps(parts, **_COMPACT)) == file.stem
-            if not is_version or not is_named_by_key:
+            if type(version) is not int or version != FORMAT:
+                raise ValueError(f"its format is {version!r}, and not {FORMAT}")
+            if not is_named_by_key:
                 raise ValueError("its key is not that of its name")
             _check_parts(parts)
             rows = values.pop("rows")
-            if version == 1:
-                parts["policy"] = without(_POLICY_OF_FORMAT_1, parts["policy"])
-                rows = map(_row_of_format_1, rows)
             key = TuningKey(json.dumps(parts, **_COMPACT))
             return cls(key=key, rows=tuple(map(row_from_plain, rows)), **values)
         except _MISTAKES as error:
@@ -291,16 +261,6 @@ def _is_empty(name: str, value: Any) -> bool:
 def _without_empty(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a plain row that are not empty.  Empty fields need not be written."""
     return {name: value for name, value in plain.items() if not _is_empty(name, value)}
-
-
-def _row_of_format_1(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain row of format 1 in the present format.
-
-    In format 1 a remark said that a row is within the noise of the first one.
-    """
-    remarks = plain.get("remark", "").split("; ")
-    rest = [remark for remark in remarks if remark != WITHIN_NOISE]
-    return {**plain, "remark": "; ".join(rest), "within_noise": len(rest) < len(remarks)}
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
@@ -339,8 +299,8 @@ def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
 def row_from_plain(plain: Any) -> AlgorithmResult:
     """Return the row that `row_to_plain` wrote; ArgumentError if it wrote no such thing.
 
-    A field that is missing has its default: the row was written before the field existed.  An
-    unknown field is refused, because the row cannot be understood without it.
+    A field that is missing has its default, because empty fields are not written.  An unknown field
+    is refused, because the row cannot be understood without it.
     """
     values: dict[str, Any] = {}
     name = value = None

@@ -37,7 +37,7 @@ def judge_cache(probe: Probe) -> Iterator[Finding]:
     except ArgumentError as error:
         yield Finding("cache.file", BROKEN, str(error), f"unset {CACHE_VARIABLE}, or name a folder")
         return
-    except TuningCacheError as error:  # Another program's file, or a cache of an older version.
+    except TuningCacheError as error:  # Another program's file.
         fix = f"make it readable, or rename it, or {_OTHER_FOLDER}"
         yield Finding("cache.file", WARNING, f"{error}; {_NOT_SAVED}", fix)
         return
@@ -64,7 +64,7 @@ def _read_entries(path: Path) -> Sequence[TuningEntry]:
 
 def _damaged_files(path: Path, entries: Sequence[TuningEntry]) -> list[str]:
     """Return the names of the files without a readable entry."""
-    digests = {digest for entry in entries for digest in entry.key.digests}
+    digests = {entry.key.digest for entry in entries}
     files = (*entry_files(path), *sorted(path.glob("*.damaged")))
     return [file.name for file in files if file.stem not in digests]
 

@@ -27,10 +27,9 @@ from helpers.tuning_files import (
     names,
     nothing_written,
     run,
-    write_old_cache,
 )
 
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
+from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import FORMAT, TuningKey, canonical, row_to_plain
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 from cudnnlite.operations.graph.graph import any_problem_from_plain
@@ -53,61 +52,7 @@ def put(cache, *entries):
         cache.put(new_entry)
 
 
-# ---------------------------------------------------------------- files of earlier versions
-
-OF_FORMAT_1 = Path(__file__).parents[1] / "data" / "tuning_cache_of_format_1"
-
-
-@pytest.fixture
-def of_format_1(path):
-    """The path of a cache whose entry's name was made with format 1.
-
-    In format 1 every field of the policy was part of the name.
-    """
-    shutil.copytree(OF_FORMAT_1, path)
-    return path
-
-
-def test_an_entry_of_format_1_is_found(of_format_1):
-    with TuningCache(of_format_1) as cache, nothing_written(of_format_1):
-        result = cache.get(entry(3).key)
-        assert cache.entries() == [result]
-        assert len(cache) == 1
-    assert result.key == entry(3).key
-    assert [row.remark for row in result.rows] == ["", "odd", ""]
-    assert [row.within_noise for row in result.rows] == [False, True, False]
-
-
-def test_what_is_put_in_place_of_an_entry_of_format_1(of_format_1):
-    with TuningCache(of_format_1) as cache:
-        cache.put(entry(3, tuned_at=LATE))
-        assert names(of_format_1) == [file_of(of_format_1, 3, tuned_at=LATE).name]
-        assert cache.entries() == [entry(3, tuned_at=LATE)]
-
-
-def test_an_older_version_that_uses_the_folder_too(of_format_1, tmp_path):
-    """The later entry counts."""
-    fill(tmp_path / "new", 4, tuned_at=LATE)
-    new = file_of(tmp_path / "new", 3, tuned_at=LATE)
-    shutil.copy(new, of_format_1)
-    with TuningCache(of_format_1) as cache:
-        assert [cache_entry.tuned_at for cache_entry in cache.entries()] == [
-            entry(3, tuned_at=LATE).tuned_at
-        ]
-        assert cache.clear() == 1
-    assert names(of_format_1) == []
-
-
-@pytest.mark.parametrize("use", ["export", "merge"])
-def test_copies_of_an_entry_of_format_1_are_of_this_one(of_format_1, tmp_path, use):
-    copy = tmp_path / "copy"
-    if use == "export":
-        assert TuningCache(of_format_1).export(copy) == 1
-    else:
-        assert TuningCache(copy).merge(of_format_1) == 1
-    assert names(copy) == [file_of(copy, 3).name]
-    assert TuningCache(copy).get(entry(3).key) == TuningCache(of_format_1).get(entry(3).key)
-
+# ---------------------------------------------------------------- files of this format
 
 OF_FORMAT_4 = Path(__file__).parents[1] / "data" / "tuning_cache_of_format_4"
 KINDS = ("convolution", "network", "graph")
@@ -344,43 +289,7 @@ def test_a_folder_that_is_deleted_or_replaced_meanwhile_is_used(path, tmp_path):
         assert cache.get(entry(2).key) == entry(2)
 
 
-# ---------------------------------------------------------------- the store of an older version
-
-
-def test_an_old_file_is_recognised_and_left_alone(path):
-    write_old_cache(path)
-    with nothing_written(path.parent):
-        with pytest.warns(
-            TuningCacheWarning, match=r"tuning is a tuning cache of an older .* Tune again"
-        ) as caught:
-            cache = TuningCache(path)
-        with cache:
-            cache.put(entry())  # without another warning
-            assert cache.get(entry().key) == entry()
-            assert (len(cache), cache.unsaved) == (1, 1)
-        assert len(caught) == 1
-        with (
-            TuningCache(":memory:") as memory,
-            pytest.raises(TuningCacheError, match="of an older version"),
-        ):
-            memory.merge(path)
-
-
-def test_an_old_file_at_the_old_default_is_told_until_there_is_a_new_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
-    old = tmp_path / "cudnnlite" / "tuning.sqlite"
-    old.parent.mkdir()
-    write_old_cache(old)
-    before = old.read_bytes()
-    with pytest.warns(
-        TuningCacheWarning,
-        match=r"tuning\.sqlite is .* older .* left as it is.* Tune again, into a folder",
-    ):
-        cache = TuningCache()
-    cache.put(entry())
-    assert TuningCache().get(entry().key) == entry()  # without a warning
-    assert old.read_bytes() == before
+# ---------------------------------------------------------------- a file of another kind
 
 
 def test_a_file_instead_of_a_folder_is_left_alone(path):

@@ -402,20 +402,6 @@ def test_the_layouts_are_in_no_key_that_they_do_not_matter_to():
     assert key(rnn(), {}, TuningPolicy()) == key(rnn(), {})
 
 
-FIRST_FIELDS = "_POLICY_OF_FORMAT_1 has the fields that keys of format 1 had: never add to it"
-
-
-def test_the_digest_of_format_1():
-    """Every field of the policy was in the key then."""
-    usual, engines = (pinned_key for pinned_key, _ in PINNED.values())
-    assert usual.digests[1:] == (
-        "90f6df76e606aebb5bfbd335a1f9299a56f3dd46fa9b42d28aa190b96df696c2",
-    ), FIRST_FIELDS
-    assert engines.digests[1:] == (
-        "393fae3f3da34af2acee9f6014febd90b3c6502b73a0ed38b5eee06861d9b338",
-    ), FIRST_FIELDS
-
-
 @pytest.mark.parametrize("name", ALIGNMENTS)
 def test_every_alignment_changes_the_key(name):
     assert key(alignments=ALIGNMENTS | {name: 16}).digest != key().digest

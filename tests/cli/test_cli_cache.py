@@ -15,7 +15,7 @@ from typing import get_type_hints
 
 import pytest
 from helpers.tuning_entries import H100, H200, LATE, convolution, entry, rnn
-from helpers.tuning_files import nothing_written, write_old_cache
+from helpers.tuning_files import nothing_written
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
@@ -391,19 +391,15 @@ def test_nothing_is_exported_where_there_is_nothing(path, tmp_path):
         ["export", "default"],
         ["export", "notes.txt/out"],
         ["export", "."],
-        ["show", "--cache", "old.sqlite"],
-        ["merge", "old.sqlite"],
         ["show", "--cache", ":memory:"],
     ],
 )
 def test_what_does_not_go_leaves_everything_as_it_is(path, tmp_path, command):
     (tmp_path / "notes.txt").write_text("not a cache" * 100)
-    write_old_cache(tmp_path / "old.sqlite")
     with nothing_written(tmp_path):
         result = run(*command)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("cudnnlite: ")
-    assert "older version" in result.stderr or "old.sqlite" not in command
 
 
 def path_parameters(group, *line):
@@ -488,11 +484,3 @@ def test_a_damaged_entry_is_told_in_a_line_and_passed_over(path):
     assert "3 entries" in result.stdout
     assert "cudnnlite: warning: " in result.stderr
     assert "is no entry of a tuning cache" in result.stderr
-
-
-def test_the_cache_of_an_older_version_is_told(path, tmp_path):
-    shutil.rmtree(path)
-    write_old_cache(tmp_path / "default.sqlite")
-    result = run("show")
-    assert result.stdout.endswith("does not exist yet, 0 entries\n")
-    assert "default.sqlite is a tuning cache of an older version" in result.stderr

@@ -434,13 +434,11 @@ def test_entries_that_cannot_be_read(cache):
     assert cache_findings()["cache.file"].text == f"0 entries: {cache}"
 
 
-@pytest.mark.parametrize("old", [True, False])
-def test_a_file_that_is_no_cache(cache, old):
-    tuning_files.write_old_cache(cache) if old else cache.write_text("x")
+def test_a_file_that_is_no_cache(cache):
+    cache.write_text("x")
     with tuning_files.nothing_written(cache.parent):
         finding = cache_findings()["cache.file"]
     assert (finding.verdict, str(cache) in finding.text) == (Verdict.WARNING, True)
-    assert ("older version" in finding.text) == old
 
 
 def test_other_settings_of_the_cache(cache, monkeypatch):

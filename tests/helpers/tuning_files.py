@@ -1,8 +1,7 @@
 """Folders of tuning caches, whole and damaged, and what the tests look at in them."""
 
 import json
-import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.autotune.entries import FORMAT
@@ -54,14 +53,6 @@ def nothing_written(folder):
     assert {item: item.read_bytes() for item in folder.rglob("*") if item.is_file()} == before
 
 
-def write_old_cache(path):
-    """What cudnnlite wrote before: one SQLite file."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA application_id = 0x63444E4C")
-        connection.execute("CREATE TABLE entries (digest TEXT)")
-        connection.commit()
-
-
 def change(file, **values):
     """Put other values into the JSON of a file."""
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
@@ -83,7 +74,7 @@ DAMAGE = {
     **{
         f"{name}={value!r}"[:30]: lambda file, name=name, value=value: change(file, **{name: value})
         for name, values in {
-            "format": [0, "1", None, True, -7],
+            "format": [0, FORMAT - 1, "1", None, True, -7],
             "key": [{}, "", 5, None],
             "rows": [[], {}, [1], [{}], "x", 7, None],
             "chosen": [3, -1, "first", 0.5],
