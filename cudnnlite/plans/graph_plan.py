@@ -305,7 +305,7 @@ class PlanByGraph(OperationPlan[DeviceArray]):
     graph : Graph
         The graph that computes it.
     plan_graph : callable
-        It returns the plan of the graph; not called if the results are empty.
+        It returns the plan of the graph, and holds no arrays; not called if the results are empty.
     is_listed : bool
         Whether `record_problems` lists the problem.
 

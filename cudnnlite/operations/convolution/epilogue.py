@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
+from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.engines import Engine
@@ -87,21 +89,16 @@ class EpilogueRequest(ConvolutionRequest):
     def make_plan(self) -> PlanByGraph:  # type: ignore[override]
         """Return a new plan."""
         problem, graph = self.make_problem(), self.epilogue_graph()
-        return PlanByGraph(self.handle, problem, graph, self._plan_graph, is_listed=False).prepare()
-
-    def _plan_graph(self) -> GraphPlan:
-        engine: Any = self.algorithm
-        try:
-            return self.epilogue_graph().plan(
-                self.handle,
-                engine=engine,
-                math_type=self.make_problem().conv.math_type,
-                workspace_limit=self.limit(),
-                replay=parse_replay(self.replay),
-            )
-        except NotSupportedError as error:
-            error.notes += (_SERVED,)
-            raise
+        plan_graph = partial(
+            _plan_graph,
+            graph,
+            self.handle,
+            engine=self.algorithm,
+            math_type=problem.conv.math_type,
+            workspace_limit=self.limit(),
+            replay=parse_replay(self.replay),
+        )
+        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=False).prepare()
 
     def problem(self) -> Problem:
         """Return the graph as a problem, which the tuner takes."""
@@ -171,6 +168,15 @@ class EpilogueRequest(ConvolutionRequest):
                 "(N, 1, H, W), or (N, C, H, W)"
             )
         return result
+
+
+def _plan_graph(graph: Graph, handle: Handle, **options: Any) -> GraphPlan:
+    """Return the plan of a graph; the error names what has engines."""
+    try:
+        return graph.plan(handle, **options)
+    except NotSupportedError as error:
+        error.notes += (_SERVED,)
+        raise
 
 
 def _native_conv(problem: Problem) -> Any:

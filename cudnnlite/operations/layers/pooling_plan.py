@@ -38,12 +38,12 @@ class PoolingRequest(Request[DeviceArray]):
         if not pools_by_graph(problem):
             return OperationPlan(self.handle, problem, limit).prepare()
 
-        graph = pooling_graph(problem)
+        handle, graph = self.handle, pooling_graph(problem)
 
         def plan_graph() -> GraphPlan:
-            return GraphPlan(self.handle, graph, None, limit).prepare()
+            return GraphPlan(handle, graph, None, limit).prepare()
 
-        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=True).prepare()
+        return PlanByGraph(handle, problem, graph, plan_graph, is_listed=True).prepare()
 
 
 def pools_by_graph(problem: Problem) -> bool:
