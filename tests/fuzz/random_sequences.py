@@ -232,7 +232,7 @@ class MultiHeadAttention(_Sequence):
         ]
         bounds = ATTENTION_BOUNDS["tf32" if (dtype, math) == ("float32", "default") else dtype]
         try:
-            case.check((2 * bounds[0], 2 * bounds[1]), "descriptor", **limits)
+            case.check((2 * bounds[0], 2 * bounds[1]), **limits)
             self.also += [f"multi_head_attention_backward_{of}" for of in ("data", "weights")]
         except AssertionError as error:
             raise WrongError(str(error)) from error
