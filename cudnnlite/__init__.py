@@ -200,7 +200,7 @@ from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import Replay, ReplayCosts
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.attention import AttentionSpec, SeqDataSpec
@@ -267,7 +267,6 @@ __all__ = [
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
     "ConvolutionPlan",
-    "ConvolutionResult",
     "ConvolutionSpec",
     "CudnnError",
     "CudnnliteError",
@@ -325,7 +324,6 @@ __all__ = [
     "RNNOutput",
     "RNNPlan",
     "RNNReserve",
-    "RNNResult",
     "RNNSpec",
     "RNNTrainingOutput",
     "RNNWeights",

@@ -31,7 +31,7 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.engines import shared_graph
-from cudnnlite.operations.convolution.layout_conversion import in_layout, problem_in_layout
+from cudnnlite.operations.convolution.layout_conversion import problem_in_layout
 from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.operations.rnn.search import all_candidates, workspace_of
 from cudnnlite.plans.graph_plan import GraphPlan
@@ -148,7 +148,7 @@ def _candidates_for_convolution(
     yield from _descriptor_calls(handle, problem, policy)
     for layout in layouts_to_try(handle, problem, policy):
         for row in _engines_for(handle, problem_in_layout(problem, layout), policy):
-            yield in_layout(row, layout)
+            yield replace(row, layout=layout)
 
 
 def _engines_for(handle: Handle, problem: Problem, policy: TuningPolicy) -> list[AlgorithmResult]:

@@ -26,14 +26,13 @@ from cudnnlite.operations.convolution.engines import engine_rows
 from cudnnlite.operations.convolution.layout_conversion import (
     conversion_bytes,
     conversion_layout,
-    in_layout,
     layout_of_filter,
     problem_in_layout,
 )
 from cudnnlite.plans.operands import on_device
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import Contest, own_stream
 from cudnnlite.search.replayed_rows import with_replay
@@ -129,7 +128,7 @@ def search_convolution(
         stack.callback(contest.close)
         find_times = _times_of_find(handle, problem, policy, operands)
         rows = [
-            _with_find_time(row, find_times)
+            replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))
             for row in list_candidates(handle, problem, policy, trial)
         ]
         results = _enter_all(rows, trial, contest)
@@ -166,7 +165,7 @@ def _enter_layouts(
         if graph is not None:
             rows += (
                 # The rank is that of the problem in the other layout, and not of this one.
-                replace(in_layout(row, layout), heuristic=None)
+                replace(row, layout=layout, heuristic=None)
                 for row in engines(graph, inner_problem, policy)
             )
         results |= _enter_all(rows, trial, contest)
@@ -239,7 +238,7 @@ def candidates(
     layout: str = "",
     *,
     ranks_by_descriptor_call: bool = False,
-) -> Iterator[ConvolutionResult]:
+) -> Iterator[AlgorithmResult]:
     """Yield each algorithm in each math type, with the reason if the policy excludes it.
 
     Operands are converted to `layout`, if it is not empty.  `ranking` is that of the descriptor
@@ -256,7 +255,7 @@ def candidates(
     if ranks_by_descriptor_call:
         ranks = {(row.algorithm, row.math_type): rank for rank, row in enumerate(ranking)}
     for math_type, algorithm in product(math_types, kinds):
-        row = ConvolutionResult(
+        row = AlgorithmResult(
             algorithm,
             math_type,
             deterministic=deterministic.get(algorithm),
@@ -317,11 +316,3 @@ def _times_of_find(
         for row in rows
         if row.ok and row.time_ms is not None
     }
-
-
-def _with_find_time(
-    row: AlgorithmResult, find_times: Mapping[tuple[Any, MathType], float]
-) -> AlgorithmResult:
-    if not isinstance(row, ConvolutionResult):
-        return row
-    return replace(row, find_ms=find_times.get((row.algorithm, row.math_type)))

@@ -22,7 +22,7 @@ from cudnnlite.errors import ArgumentError, TuningCacheError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
@@ -253,21 +253,17 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     _ = {**parts["policy"], **parts["alignments"]}
 
 
-def _is_empty(name: str, value: Any) -> bool:
-    """Return whether a field of a row has the empty value that is its default."""
-    return name in _EMPTY and value == _EMPTY[name]
-
-
 def _without_empty(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a plain row that are not empty.  Empty fields need not be written."""
-    return {name: value for name, value in plain.items() if not _is_empty(name, value)}
+    return {
+        name: value for name, value in plain.items() if name not in _EMPTY or value != _EMPTY[name]
+    }
 
 
 def row_to_plain(row: AlgorithmResult) -> dict[str, Any]:
     """Return every field of a row but `passed_over`; ArgumentError if a value has a wrong type.
 
-    The plain row has the fields of all kinds of rows; those that `row` lacks are empty.  An enum's
-    value is the name of its member, for `algorithm` with the enum's name in front
+    An enum's value is the name of its member, for `algorithm` with the enum's name in front
     ("RNNAlgo.STANDARD").  An engine is its number and its knobs.  JSON has no numbers that are not
     finite: they are the strings "nan", "inf" and "-inf".
     """
@@ -306,15 +302,8 @@ def row_from_plain(plain: Any) -> AlgorithmResult:
     name = value = None
     try:
         for name, value in plain.items():
-            field_value = _value_of(name, value)
-            # This kind of row may lack a field that is empty.
-            if not _is_empty(name, field_value):
-                values[name] = field_value
-        kind = _RESULTS.get(type(values.get("algorithm")), ConvolutionResult)
-        if values.get("layout"):
-            # Only a convolution's operands are converted to another layout.
-            kind = ConvolutionResult
-        return kind(**values)
+            values[name] = _value_of(name, value)
+        return AlgorithmResult(**values)
     except _MISTAKES as error:
         raise ArgumentError(
             f"{plain!r} is not a row; {name}={value!r} was read last: {error!r}"
@@ -371,21 +360,15 @@ def _parse(kinds: tuple[Any, ...], value: Any, *knobs: tuple[str, int]) -> Any:
     raise TypeError(f"not of type {kind.__name__}")
 
 
-_RESULTS = {Engine: AlgorithmResult, enums.RNNAlgo: RNNResult}  # by the algorithm's type
-_ROWS = (ConvolutionResult, RNNResult)  # together they have every field
 _ANY_ALGORITHM = (Any,)  # the types of the field `algorithm`
 # The types of each field.
 _FIELDS = {
     name: get_args(hint) or (hint,)
-    for kind in _ROWS
-    for name, hint in get_type_hints(kind).items()
+    for name, hint in get_type_hints(AlgorithmResult).items()
     if name not in LEFT_OUT
 }
 _EMPTY = {
-    item.name: item.default
-    for kind in _ROWS
-    for item in fields(kind)
-    if item.default in (None, "", False)
+    item.name: item.default for item in fields(AlgorithmResult) if item.default in (None, "", False)
 }
 _COMPACT: dict[str, Any] = {"sort_keys": True, "separators": (",", ":")}
 

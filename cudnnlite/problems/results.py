@@ -27,12 +27,8 @@ _MOST_NOISE_OF_CALLS = 0.15  # of the wall time of calls
 
 
 @dataclass(frozen=True)
-class AlgorithmResult:
-    """One candidate of a search.
-
-    Its algorithm, math type and workspace are always applied together.  The classes
-    `ConvolutionResult` and `RNNResult` add attributes of their kind.  They can be read of every
-    candidate, and are empty for other kinds.
+class Choice:
+    """What a call applies of a candidate, always together.
 
     Attributes
     ----------
@@ -40,77 +36,116 @@ class AlgorithmResult:
         The algorithm of the descriptor call, or an engine of cuDNN's backend.
     math_type : MathType
         The math type with which the candidate was tried.
-    status : Status
-        SUCCESS, or the reason why it cannot be used.
+    layout : str
+        The layout to which each call of a convolution converts the operands that have another one,
+        and from which it converts the result, by `cudnnTransformTensor`.  Empty if the algorithm or
+        engine gets the operands as they are; an engine may convert them itself.  `time_ms` and
+        `workspace` include the conversions.
+    replay : bool
+        Whether calls are launched as a CUDA graph.  Then `call_us` is the time of a call with new
+        addresses, including the copies.
+    workspace : int
+        Bytes of workspace.
+    """
+
+    algorithm: Any
+    math_type: MathType
+    layout: str = ""
+    replay: bool = False
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured of a candidate; None stands for what was not.
+
+    Attributes
+    ----------
     time_ms : float or None
-        Milliseconds on the device; None if it was not run.
+        Milliseconds on the device.
     spread_ms : float or None
         The distance between the quartiles of the samples whose median is `time_ms`.
     call_us : float or None
         Microseconds of wall time for a call in a series of calls: the device's time or the host's,
-        whichever is longer.  None if calls were not timed; then `time_ms` decides.
+        whichever is longer.  If calls were not timed, `time_ms` decides.
     host_us : float or None
         Microseconds until such a call returns; None with `replay`.
     call_spread_us : float or None
         The distance between the quartiles of the samples whose median is `call_us`.
-    workspace : int
-        Bytes of workspace.
-    deterministic : bool or None
-        Whether two runs give the same bits; None if cuDNN does not say.
+    find_ms : float or None
+        The time that cudnnFind reported.
     error : float or None
-        The relative L2 error against float64 sums; None if it was not measured.
+        The relative L2 error against float64 sums.
     max_error : float or None
         The largest error of a value, relative to the largest value.
+    """
+
+    time_ms: float | None = None
+    spread_ms: float | None = None
+    call_us: float | None = None
+    host_us: float | None = None
+    call_spread_us: float | None = None
+    find_ms: float | None = None
+    error: float | None = None
+    max_error: float | None = None
+
+
+@dataclass(frozen=True)
+class AlgorithmResult(Measurement, Choice):
+    """One candidate of a search: a `Choice`, its `Measurement`, and whether it can be used.
+
+    Its `algorithm`, `math_type`, `layout`, `replay` and `workspace` are those of the choice.  The
+    measurement has the times `time_ms`, `spread_ms`, `call_us`, `host_us`, `call_spread_us` and
+    `find_ms`, and the errors `error` and `max_error`.
+
+    Attributes
+    ----------
+    status : Status
+        SUCCESS, or the reason why it cannot be used.
+    deterministic : bool or None
+        Whether two runs give the same bits; None if cuDNN does not say.
+    reserve : int or None
+        Bytes of reserve space of a recurrent network in training; None if there is none.
     why_not : str
         The reason why it cannot be used, if the status does not say it.
+    transient : bool
+        Whether the reason why it cannot be used may pass, such as memory that others held.
     remark : str
         Further facts for people; no code reads them.
-    within_noise : bool
-        Whether its time differs from that of the first row by less than the noise.
     compiled : bool
         Whether it is an engine that cuDNN compiles at run time, which takes 0.2 to 1.1 s.  Known of
         the candidates of a search and of a plan's choice.
-    replay : bool
-        Whether calls are launched as a CUDA graph.  Then `call_us` is the time of a call with new
-        addresses, including the copies.
-    transient : bool
-        Whether the reason why it cannot be used may pass, such as memory that others held.
     heuristic : int or None
         Its place, from 0, in the ranking of cuDNN's heuristic, which chooses if nothing was tuned;
         None if it is not in the ranking.
+    within_noise : bool
+        Whether its time differs from that of the first row by less than the noise.
+    same_kernel : str
+        The name of the candidate that was timed instead of this one, because both run the same
+        kernel; empty if it was timed itself.
     source : str
         Of a plan's choice, who made it: "cuDNN's heuristic", "the cache", or "a search", if a tuner
         has measured it just now.  Empty for a choice that the caller made, and for the rows of a
         table.
-    same_kernel : str
-        The name of the candidate that was timed instead of this one, because both run the same
-        kernel; empty if it was timed itself.
+    conversions : tuple of str
+        Of a plan's choice, the operands that each call converts, the result included: "x", "y".
     passed_over : tuple of (AlgorithmResult, str)
         Of a choice, made by `AlgorithmTable.best` or by cuDNN's heuristic for a plan: the
         candidates before this one, each with the reason why it was not chosen.
     """
 
-    algorithm: Any
-    math_type: MathType
     status: Status = Status.SUCCESS
-    time_ms: float | None = None
-    workspace: int = 0
     deterministic: bool | None = True
-    error: float | None = None
+    reserve: int | None = None
     why_not: str = ""
-    remark: str = ""
-    spread_ms: float | None = None
-    call_us: float | None = None
-    host_us: float | None = None
-    max_error: float | None = None
-    call_spread_us: float | None = None
     transient: bool = False
+    remark: str = ""
     compiled: bool = False
-    replay: bool = False
     heuristic: int | None = None
     within_noise: bool = False
-    source: str = field(default="", compare=False)
     same_kernel: str = ""
+    source: str = field(default="", compare=False)
+    conversions: tuple[str, ...] = field(default=(), compare=False, repr=False)
     passed_over: tuple[tuple[AlgorithmResult, str], ...] = field(
         default=(), compare=False, repr=False
     )
@@ -126,26 +161,6 @@ class AlgorithmResult:
         same = f"here the same kernel as {self.same_kernel}" if self.same_kernel else ""
         noise = WITHIN_NOISE if self.within_noise else ""
         return "; ".join(filter(None, (self.remark, same, noise)))
-
-    @property
-    def layout(self) -> str:
-        """See `ConvolutionResult`."""
-        return ""
-
-    @property
-    def conversions(self) -> tuple[str, ...]:
-        """See `ConvolutionResult`."""
-        return ()
-
-    @property
-    def find_ms(self) -> float | None:
-        """See `ConvolutionResult`."""
-        return None
-
-    @property
-    def reserve(self) -> int | None:
-        """See `RNNResult`."""
-        return None
 
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"
@@ -168,43 +183,6 @@ class AlgorithmResult:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class ConvolutionResult(AlgorithmResult):
-    """A convolution, or a gradient of one, as a candidate: the descriptor call, or a conversion.
-
-    An engine that reads the operands as they are is an `AlgorithmResult`.
-
-    Attributes
-    ----------
-    layout : str
-        The layout to which each call converts the operands that have another one, and from which it
-        converts the result, by `cudnnTransformTensor`.  Empty if the algorithm or engine gets the
-        operands as they are; an engine may convert them itself.  `time_ms` and `workspace` include
-        the conversions.
-    find_ms : float or None
-        The time that cudnnFind reported.
-    conversions : tuple of str
-        Of a plan's choice, the operands that each call converts, the result included: "x", "y".
-    """
-
-    layout: str = ""
-    find_ms: float | None = None
-    conversions: tuple[str, ...] = field(default=(), compare=False, repr=False)
-
-
-@dataclass(frozen=True)
-class RNNResult(AlgorithmResult):
-    """An algorithm of a recurrent network as a candidate.
-
-    Attributes
-    ----------
-    reserve : int or None
-        Bytes of reserve space; None if there is none.
-    """
-
-    reserve: int | None = None
-
-
 def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
     """Return a bound on the relative error; ArgumentError for anything else."""
     if value is None:
@@ -215,12 +193,12 @@ def parse_max_error(value: Any, argument: str = "max_error") -> float | None:
     raise ArgumentError(f"{argument}={shown(value)}; allowed: a number, 0 or more")
 
 
-def named(row: AlgorithmResult) -> str:
+def named(row: Choice) -> str:
     """Return a candidate as a text: algorithm, math type, layout, and whether it is replayed."""
     return f"{row.algorithm} ({row.math_type}{_manner(row)})"
 
 
-def named_together(rows: Iterable[AlgorithmResult]) -> str:
+def named_together(rows: Iterable[Choice]) -> str:
     """Return candidates as one text that groups math types, as "FFT (FMA, DEFAULT)"."""
     math_types: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -236,7 +214,7 @@ def kernel_of(row: AlgorithmResult) -> str:
     return row.same_kernel or named(replace(row, replay=False))
 
 
-def _manner(row: AlgorithmResult) -> str:
+def _manner(row: Choice) -> str:
     """Return the layout and whether the candidate is replayed, each after a comma."""
     layout = f", in {row.layout}" if row.layout else ""
     replayed = ", replayed" if row.replay else ""
@@ -268,7 +246,7 @@ def why_not(
     return "; ".join(reasons)
 
 
-def ranking_ms(row: AlgorithmResult, *, latency: bool = False) -> float | None:
+def ranking_ms(row: Measurement, *, latency: bool = False) -> float | None:
     """Return the milliseconds that rank rows; None if they were not measured.
 
     The result is the device's time, or the call's time with `latency`.  If the call was not timed,

@@ -5,6 +5,7 @@ Tuning goes on, and no file of somebody else is changed.
 
 import errno
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -78,7 +79,7 @@ def test_what_is_written_today_is_format_4(kind):
     assert FORMAT == 4
     entry_of_kind = entries_of_format_4()[kind]
     file = OF_FORMAT_4 / f"{entry_of_kind.key.digest}.json"
-    assert entry_of_kind.to_json() == file.read_text()
+    assert json.loads(entry_of_kind.to_json()) == json.loads(file.read_text())
 
 
 # ---------------------------------------------------------------- damaged and foreign files

@@ -38,11 +38,10 @@ from cudnnlite.autotune.entries import (
 )
 from cudnnlite.autotune.policy import TuningPolicy, with_defaults
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
-from cudnnlite.graph.engines import Engine
 from cudnnlite.problems import fused_convolution
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem import Problem, problem_from_plain
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult, RNNResult
+from cudnnlite.problems.results import AlgorithmResult
 
 from .test_policy import VALUES as POLICY_VALUES
 
@@ -506,7 +505,7 @@ def test_which_device_is_emulated():
 
 # ---------------------------------------------------------------- rows
 
-ROW = ConvolutionResult(ConvolutionFwdAlgo.WINOGRAD, MathType.FMA)
+ROW = AlgorithmResult(ConvolutionFwdAlgo.WINOGRAD, MathType.FMA)
 # for every field of a row, values that must come back
 ROW_VALUES = {
     "algorithm": [
@@ -547,7 +546,7 @@ ROW_VALUES = {
 
 @pytest.mark.parametrize(
     "name",
-    sorted({*(item.name for kind in (ConvolutionResult, RNNResult) for item in fields(kind))}),
+    sorted(item.name for item in fields(AlgorithmResult)),
 )
 def test_every_field_of_a_row_comes_back(name):
     if name in LEFT_OUT:
@@ -556,10 +555,7 @@ def test_every_field_of_a_row_comes_back(name):
     assert name in ROW_VALUES, f"give ROW_VALUES values of {name}"
     texts = []
     for value in ROW_VALUES[name]:
-        network = name == "reserve" or isinstance(value, RNNAlgo)
-        row = replace(
-            RNNResult(RNNAlgo.STANDARD, MathType.FMA) if network else ROW, **{name: value}
-        )
+        row = replace(ROW, **{name: value})
         texts.append(json.dumps(row_to_plain(row), allow_nan=False))
         again = row_from_plain(json.loads(texts[-1]))
         assert repr(again) == repr(row)  # a NaN equals nothing
@@ -596,21 +592,10 @@ def test_numbers_of_numpy_are_written_too():
     assert again.error != again.error
 
 
-def test_a_row_from_before_a_field_was_there():
+def test_empty_fields_need_not_be_written():
     plain = row_to_plain(replace(ROW, layout="NHWC"))
     del plain["layout"], plain["find_ms"]
     assert row_from_plain(plain) == ROW
-
-
-def test_rows_come_back_as_what_they_are_for():
-    """An engine's row has no field of a descriptor call; empty ones in its JSON mean nothing."""
-    plain = row_to_plain(AlgorithmResult(Engine(3), MathType.FMA))
-    assert {"layout": "", "find_ms": None, "reserve": None}.items() <= plain.items()
-    assert row_from_plain(plain) == AlgorithmResult(Engine(3), MathType.FMA)
-    converted = ConvolutionResult(Engine(3), MathType.FMA, layout="NHWC")
-    assert row_from_plain(row_to_plain(converted)) == converted
-    with pytest.raises(ArgumentError, match=r"is not a row; .*reserve"):
-        row_from_plain(row_to_plain(ROW) | {"reserve": 7})
 
 
 @pytest.mark.parametrize("name", ["algorithm", "math_type"])

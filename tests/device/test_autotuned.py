@@ -841,7 +841,7 @@ def test_what_nothing_satisfies_is_measured_once(handle: dnn.Handle, case: Case)
 
 def test_a_row_that_failed_is_refused(handle: dnn.Handle, case: Case) -> None:
     wrong = dnn.AlgorithmResult(A.GEMM, M.FMA, why_not="wrong: relative error 5.0e-01")
-    for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, dnn.Status.NOT_SUPPORTED)):
+    for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, status=dnn.Status.NOT_SUPPORTED)):
         with pytest.raises(
             dnn.ArgumentError,
             match=r"algorithm=GEMM .* cannot be used: (wrong: relative|NOT_SUPPORTED)",

@@ -39,7 +39,7 @@ KINDS: dict[str, Call] = {
     "engine": CONV.changed(interface="graph"),
     "engine or descriptor call": CONV,
     "conversions": CONV.changed(
-        algorithm=dnn.ConvolutionResult(PRECOMP, dnn.MathType.FMA, layout="NHWC")
+        algorithm=dnn.AlgorithmResult(PRECOMP, dnn.MathType.FMA, layout="NHWC")
     ),
     "replay": CONV.changed(replay=True),
     "transposed": CALLS["convolution_transpose"],

@@ -96,7 +96,7 @@ def test_conversions(
     call.function(handle, **converted, **options, algorithm=algorithm, out=inner_out)
     expected = output(handle, spec, beta)
     dnn.transform_tensor(handle, inner_out, beta=beta, out=expected)
-    row = dnn.ConvolutionResult(algorithm, math_type, layout=inner)
+    row = dnn.AlgorithmResult(algorithm, math_type, layout=inner)
     out = output(handle, spec, beta)
     for _ in range(1 if beta else 3):
         call.function(handle, **operands, **options, algorithm=row, beta=beta, out=out)
@@ -297,7 +297,7 @@ RECORDED: dict[str, Call] = {
     ),
     "transposed": CALLS["convolution_transpose"],
     "conversions": CALLS["convolution_forward"].changed(
-        algorithm=dnn.ConvolutionResult(
+        algorithm=dnn.AlgorithmResult(
             ALGORITHMS["convolution_forward"], dnn.MathType.FMA, layout="NHWC"
         )
     ),

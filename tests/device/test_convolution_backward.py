@@ -282,7 +282,7 @@ def test_operands_are_converted_to_another_layout(
 ) -> None:
     case = Case(handle, kind, CASES["strided"], layout="first" if layout == "NHWC" else "last")
     row = case.function.heuristic(handle, *case.arrays, case.conv, **{case.like: case.spec}).best()
-    other = dnn.ConvolutionResult(row.algorithm, row.math_type, layout=layout)
+    other = dnn.AlgorithmResult(row.algorithm, row.math_type, layout=layout)
     for alpha, beta in ((1.0, 0.0), (0.5, -2.0)):
         case.check(
             case.call(out=case.fresh(beta), alpha=alpha, beta=beta, algorithm=other), alpha, beta

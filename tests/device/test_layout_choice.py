@@ -98,7 +98,7 @@ def test_a_bias_and_the_old_values(handle: dnn.Handle) -> None:
     fused = Fused(handle)
     problem = fused.problem
     choices = {"interface": "descriptor", "bias": fused.bias, "beta": -0.5}
-    row = dnn.ConvolutionResult(
+    row = dnn.AlgorithmResult(
         dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC"
     )
     out = handle.array(problem.old_host)

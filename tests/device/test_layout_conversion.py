@@ -52,7 +52,7 @@ GEOMETRIES = {
 def result(layout: str, algorithm: Any = PRECOMP, math_type: str = "FMA") -> dnn.AlgorithmResult:
     """Return what a search would."""
     kind = dnn.ConvolutionFwdAlgo[algorithm] if isinstance(algorithm, str) else algorithm
-    return dnn.ConvolutionResult(kind, dnn.MathType[math_type], layout=layout)
+    return dnn.AlgorithmResult(kind, dnn.MathType[math_type], layout=layout)
 
 
 def aligned(nbytes: int) -> int:

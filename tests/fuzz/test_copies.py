@@ -76,14 +76,10 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
         "a graph", dnn.DeviceProperties.named("t4"), "9.28.0", Answer((CANDIDATE,))
     ),
     "CapturedGraph": captured,
-    "ConvolutionResult": lambda t: dnn.ConvolutionResult(
-        dnn.ConvolutionFwdAlgo.GEMM, dnn.MathType.FMA
-    ),
     "ListedProblem": lambda t: dnn.ProblemList([t.problem])[0],
     "RNNGradients": rnn_gradients,
     "RNNOutput": lambda t: dnn.rnn_forward(t.handle, t.lstm, t.weights, t.sequence),
     "RNNReserve": lambda t: t.reserve,
-    "RNNResult": lambda t: dnn.rnn_forward.find(t.handle, t.lstm, t.weights, t.sequence)[0],
     "RNNTrainingOutput": lambda t: t.rnn_out,
     "Replay": lambda t: dnn.Replay(1, 2, 3, 4),
     "ReplayCosts": lambda t: dnn.ReplayCosts(1.0, 2.0, 3.0, 4.0),

@@ -88,7 +88,7 @@ def rows_of(k: int, works: bool = True) -> tuple[dnn.AlgorithmResult, ...]:
     """Return the made-up rows: the faster, the more workspace."""
     why = "" if works else "it does not work"
     return tuple(
-        dnn.ConvolutionResult(
+        dnn.AlgorithmResult(
             algorithm,
             M.FMA,
             time_ms=k * ms,

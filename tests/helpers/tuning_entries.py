@@ -25,7 +25,6 @@ from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.problems.results import ConvolutionResult, RNNResult
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
@@ -48,8 +47,7 @@ def rows(problem, time_ms=0.5):
         if problem.kind == "convolution_forward"
         else RNNAlgo.STANDARD
     )
-    result = ConvolutionResult if problem.kind == "convolution_forward" else RNNResult
-    good = result(
+    good = AlgorithmResult(
         algorithm, MathType.TENSOR_OP, time_ms=time_ms, workspace=4096, error=3e-4, spread_ms=0.01
     )
     slow = replace(good, math_type=MathType.FMA, time_ms=2 * time_ms, deterministic=None)
@@ -77,7 +75,7 @@ def entry(number=0, *, problem=None, device=H200, tuned_at=EARLY, time_ms=0.5):
 def entries_of_format_4():
     """Return what the files of tests/data/tuning_cache_of_format_4 hold, by the kind of problem."""
     engine = Engine(38, {"STAGES": 2, "TILE_SIZE": 5})
-    measured = ConvolutionResult(
+    measured = AlgorithmResult(
         ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM,
         MathType.TENSOR_OP,
         time_ms=0.125,
@@ -97,7 +95,7 @@ def entries_of_format_4():
         replace(measured, algorithm=engine, layout="", compiled=True, within_noise=True),
         replace(measured, replay=True, host_us=None, heuristic=None),
         replace(measured, algorithm=Engine(0), deterministic=None, same_kernel="engine 38"),
-        ConvolutionResult(
+        AlgorithmResult(
             ConvolutionFwdAlgo.FFT,
             MathType.FMA,
             status=Status.NOT_SUPPORTED,
@@ -106,10 +104,10 @@ def entries_of_format_4():
         ),
     )
     networks = (
-        RNNResult(
+        AlgorithmResult(
             RNNAlgo.PERSIST_STATIC, MathType.DEFAULT, time_ms=0.25, reserve=128, deterministic=None
         ),
-        RNNResult(RNNAlgo.STANDARD, MathType.FMA, time_ms=0.5, error=float("nan")),
+        AlgorithmResult(RNNAlgo.STANDARD, MathType.FMA, time_ms=0.5, error=float("nan")),
     )
     graph = Graph()
     a, b = (graph.input(name, (1, 64, 64), "float16") for name in "ab")

@@ -10,16 +10,16 @@ from cudnnlite.specs.frozen import FrozenSpec
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
 KIB, MIB = 1 << 10, 1 << 20
-Row, RNNRow = dnn.ConvolutionResult, dnn.RNNResult
+Row = dnn.AlgorithmResult
 TIMING = "median of CUDA graph replays on <cuda:0 NVIDIA H200>"
 
 PRECOMP = Row(
     A.IMPLICIT_PRECOMP_GEMM,
     M.TENSOR_OP,
-    S.SUCCESS,
-    0.0333,
-    96 * KIB,
-    True,
+    status=S.SUCCESS,
+    time_ms=0.0333,
+    workspace=96 * KIB,
+    deterministic=True,
     error=7.7e-4,
     max_error=3.3e-3,
     spread_ms=0.0016,
@@ -30,10 +30,10 @@ PRECOMP = Row(
 CLOSE = Row(
     A.IMPLICIT_PRECOMP_GEMM,
     M.DEFAULT,
-    S.SUCCESS,
-    0.0339,
-    172 * KIB,
-    True,
+    status=S.SUCCESS,
+    time_ms=0.0339,
+    workspace=172 * KIB,
+    deterministic=True,
     error=1.1e-3,
     max_error=2.2e-3,
     spread_ms=0.0013,
@@ -44,10 +44,10 @@ CLOSE = Row(
 WINOGRAD = Row(
     A.WINOGRAD,
     M.DEFAULT,
-    S.SUCCESS,
-    0.0607,
-    8,
-    True,
+    status=S.SUCCESS,
+    time_ms=0.0607,
+    workspace=8,
+    deterministic=True,
     error=9.8e-4,
     max_error=1.8e-3,
     spread_ms=0.0009,
@@ -58,10 +58,10 @@ WINOGRAD = Row(
 GEMM = Row(
     A.GEMM,
     M.FMA,
-    S.SUCCESS,
-    0.9123,
-    81 * MIB,
-    False,
+    status=S.SUCCESS,
+    time_ms=0.9123,
+    workspace=81 * MIB,
+    deterministic=False,
     error=1.1e-7,
     max_error=4.1e-7,
     find_ms=0.9876,
@@ -70,10 +70,10 @@ GEMM = Row(
 IMPLICIT = Row(
     A.IMPLICIT_GEMM,
     M.FMA,
-    S.SUCCESS,
-    0.1518,
-    0,
-    True,
+    status=S.SUCCESS,
+    time_ms=0.1518,
+    workspace=0,
+    deterministic=True,
     error=1.4e-7,
     max_error=2.0e-7,
     spread_ms=0.0055,
@@ -86,14 +86,38 @@ WRONG = Row(
     error=float("inf"),
     why_not="wrong: relative error inf",
 )
-NOTHING = Row(A.DIRECT, M.DEFAULT, S.NOT_SUPPORTED)
+NOTHING = Row(A.DIRECT, M.DEFAULT, status=S.NOT_SUPPORTED)
 ROWS = (PRECOMP, CLOSE, WINOGRAD, IMPLICIT, GEMM, FFT, WRONG, NOTHING)
 
-STATIC = RNNRow(
-    R.PERSIST_STATIC, M.TENSOR_OP, S.SUCCESS, 1.067, 3 * MIB, None, reserve=41 * MIB, error=2.3e-4
+STATIC = Row(
+    R.PERSIST_STATIC,
+    M.TENSOR_OP,
+    status=S.SUCCESS,
+    time_ms=1.067,
+    workspace=3 * MIB,
+    deterministic=None,
+    reserve=41 * MIB,
+    error=2.3e-4,
 )
-STANDARD = RNNRow(R.STANDARD, M.FMA, S.SUCCESS, 6.1, MIB, None, reserve=40 * MIB, error=1e-7)
-DYNAMIC = RNNRow(R.PERSIST_DYNAMIC, M.DEFAULT, S.NOT_SUPPORTED, None, 0, None, why_not="a < b & c")
+STANDARD = Row(
+    R.STANDARD,
+    M.FMA,
+    status=S.SUCCESS,
+    time_ms=6.1,
+    workspace=MIB,
+    deterministic=None,
+    reserve=40 * MIB,
+    error=1e-7,
+)
+DYNAMIC = Row(
+    R.PERSIST_DYNAMIC,
+    M.DEFAULT,
+    status=S.NOT_SUPPORTED,
+    time_ms=None,
+    workspace=0,
+    deterministic=None,
+    why_not="a < b & c",
+)
 
 FACTS = {
     "cudnnlite": "0.1.0",
@@ -148,7 +172,15 @@ def model(count=23, seed=0):
         for algorithm in list(A)[: numbers.randint(4, 8)]:
             ms = None if numbers.random() < 0.1 else numbers.uniform(0.02, 3)
             size = numbers.choice((0, 0, 16, 64 * KIB, MIB, numbers.randrange(300 * MIB)))
-            rows.append(Row(algorithm, numbers.choice((M.DEFAULT, M.FMA)), S.SUCCESS, ms, size))
+            rows.append(
+                Row(
+                    algorithm,
+                    numbers.choice((M.DEFAULT, M.FMA)),
+                    status=S.SUCCESS,
+                    time_ms=ms,
+                    workspace=size,
+                )
+            )
         rows.sort(key=lambda row: (row.time_ms is None, row.time_ms))
         problem = convolution(size=7 + index)
         problems.append(

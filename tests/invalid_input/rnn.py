@@ -269,7 +269,7 @@ ALGORITHM_CASES: dict[str, Case] = {
     "row_that_was_refused": Case(
         lambda b: b.call(
             algorithm=dnn.AlgorithmResult(
-                dnn.RNNAlgo.PERSIST_STATIC, FMA, dnn.Status.NOT_SUPPORTED, why_not=""
+                dnn.RNNAlgo.PERSIST_STATIC, FMA, status=dnn.Status.NOT_SUPPORTED, why_not=""
             )
         ),
         r"algorithm=PERSIST_STATIC .*cannot be used: NOT_SUPPORTED",

@@ -15,12 +15,10 @@ from cudnnlite import (
     AlgorithmTable,
     ArgumentError,
     ConvolutionFwdAlgo,
-    ConvolutionResult,
     Engine,
     MathType,
     NoAlgorithmError,
     RNNAlgo,
-    RNNResult,
     Status,
 )
 from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of, named
@@ -29,13 +27,41 @@ from cudnnlite.problems.work import Work
 
 MIB = 1 << 20
 A = ConvolutionFwdAlgo
-FFT = ConvolutionResult(A.FFT, MathType.DEFAULT, Status.SUCCESS, 0.25, 200 * MIB, True)
-PRECOMP = ConvolutionResult(
-    A.IMPLICIT_PRECOMP_GEMM, MathType.TENSOR_OP, Status.SUCCESS, 0.5, 10 * MIB, False
+FFT = AlgorithmResult(
+    A.FFT,
+    MathType.DEFAULT,
+    status=Status.SUCCESS,
+    time_ms=0.25,
+    workspace=200 * MIB,
+    deterministic=True,
 )
-GEMM = ConvolutionResult(A.GEMM, MathType.FMA, Status.SUCCESS, 1.0, 20 * MIB, True)
-IMPLICIT = ConvolutionResult(A.IMPLICIT_GEMM, MathType.FMA, Status.SUCCESS, 2.0, 0, True)
-DIRECT = ConvolutionResult(A.DIRECT, MathType.DEFAULT, Status.NOT_SUPPORTED, None, 0, True)
+PRECOMP = AlgorithmResult(
+    A.IMPLICIT_PRECOMP_GEMM,
+    MathType.TENSOR_OP,
+    status=Status.SUCCESS,
+    time_ms=0.5,
+    workspace=10 * MIB,
+    deterministic=False,
+)
+GEMM = AlgorithmResult(
+    A.GEMM, MathType.FMA, status=Status.SUCCESS, time_ms=1.0, workspace=20 * MIB, deterministic=True
+)
+IMPLICIT = AlgorithmResult(
+    A.IMPLICIT_GEMM,
+    MathType.FMA,
+    status=Status.SUCCESS,
+    time_ms=2.0,
+    workspace=0,
+    deterministic=True,
+)
+DIRECT = AlgorithmResult(
+    A.DIRECT,
+    MathType.DEFAULT,
+    status=Status.NOT_SUPPORTED,
+    time_ms=None,
+    workspace=0,
+    deterministic=True,
+)
 ROWS = (FFT, PRECOMP, GEMM, IMPLICIT, DIRECT)
 
 
@@ -118,8 +144,8 @@ def test_a_failed_candidate_lost_no_time():
 
 def test_candidates_that_were_not_run_lost_no_time():
     rows = [
-        ConvolutionResult(A.FFT, MathType.DEFAULT, workspace=MIB),
-        ConvolutionResult(A.GEMM, MathType.DEFAULT),
+        AlgorithmResult(A.FFT, MathType.DEFAULT, workspace=MIB),
+        AlgorithmResult(A.GEMM, MathType.DEFAULT),
     ]
     best = AlgorithmTable(rows, title="t", timing="t").best(0)
     assert best.passed_over == ((rows[0], "needs 1 MiB, the limit is 0 B"),)
@@ -308,45 +334,45 @@ def test_what_was_passed_over_does_not_decide_equality(table):
 # ---------------------------------------------------------------- what only some searches know
 
 R = RNNAlgo
-STATIC = RNNResult(
+STATIC = AlgorithmResult(
     R.PERSIST_STATIC,
     MathType.TENSOR_OP,
-    Status.SUCCESS,
-    0.125,
-    3 * MIB,
-    None,
+    status=Status.SUCCESS,
+    time_ms=0.125,
+    workspace=3 * MIB,
+    deterministic=None,
     reserve=7 * MIB,
     error=2.5e-4,
 )
-PLAIN = RNNResult(
+PLAIN = AlgorithmResult(
     R.STANDARD,
     MathType.FMA,
-    Status.SUCCESS,
-    2.0,
-    0,
-    None,
+    status=Status.SUCCESS,
+    time_ms=2.0,
+    workspace=0,
+    deterministic=None,
     reserve=5 * MIB,
     error=1e-7,
     remark="run once: more than 3 times the best",
 )
-WRONG = RNNResult(
+WRONG = AlgorithmResult(
     R.PERSIST_DYNAMIC,
     MathType.DEFAULT,
-    Status.SUCCESS,
-    None,
-    MIB,
-    None,
+    status=Status.SUCCESS,
+    time_ms=None,
+    workspace=MIB,
+    deterministic=None,
     reserve=MIB,
     error=float("inf"),
     why_not="wrong: relative error inf over the first 4 steps",
 )
-REFUSED = RNNResult(
+REFUSED = AlgorithmResult(
     R.PERSIST_STATIC_SMALL_H,
     MathType.DEFAULT,
-    Status.NOT_SUPPORTED,
-    None,
-    0,
-    None,
+    status=Status.NOT_SUPPORTED,
+    time_ms=None,
+    workspace=0,
+    deterministic=None,
     why_not="PERSIST_STATIC_SMALL_H wants sequences of equal, full length",
 )
 RNN_ROWS = (STATIC, PLAIN, WRONG, REFUSED)
@@ -432,7 +458,7 @@ def test_a_reason_is_escaped():
 
 
 TUNED = tuple(
-    ConvolutionResult(
+    AlgorithmResult(
         algorithm,
         math_type,
         time_ms=ms,
@@ -453,8 +479,8 @@ TUNED = tuple(
         (A.IMPLICIT_GEMM, MathType.FMA, 4.0, 0, 1e-7, None, ""),
     )
 )
-UNMEASURED = ConvolutionResult(A.FFT, MathType.DEFAULT, time_ms=0.5, workspace=MIB)
-TOO_LARGE = ConvolutionResult(
+UNMEASURED = AlgorithmResult(A.FFT, MathType.DEFAULT, time_ms=0.5, workspace=MIB)
+TOO_LARGE = AlgorithmResult(
     A.FFT_TILING, MathType.FMA, workspace=99 * MIB, why_not="needs 99 MiB, the limit is 64 MiB"
 )
 
@@ -602,11 +628,11 @@ def test_explain_tells_remarks_and_what_was_only_ranked():
 def test_explain_where_calls_decide():
     """What is faster on the device, and was passed over for the time of its calls, says so."""
     called = [
-        ConvolutionResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=20.0, host_us=19.0),
-        ConvolutionResult(
+        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5, call_us=20.0, host_us=19.0),
+        AlgorithmResult(
             A.IMPLICIT_PRECOMP_GEMM, MathType.FMA, time_ms=0.25, call_us=35.5, host_us=35.0
         ),
-        ConvolutionResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1020.0, host_us=35.0),
+        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1020.0, host_us=35.0),
     ]
     assert AlgorithmTable(called, title="t", timing="t").explain().splitlines()[1:] == [
         "  GEMM (FMA): chosen: 0.5 ms",
@@ -704,7 +730,7 @@ def test_columns_of_a_tuning(tuned):
     ],
 )
 def test_each_new_column_is_shown_where_there_is_something_in_it(name, value, column, cell):
-    plain = ConvolutionResult(A.GEMM, MathType.FMA)
+    plain = AlgorithmResult(A.GEMM, MathType.FMA)
     table = AlgorithmTable(
         [dataclasses.replace(plain, **{name: value}), plain], title="t", timing="t"
     )
@@ -721,7 +747,7 @@ def test_a_choice_tells_its_layout(tuned):
 
 
 @pytest.mark.parametrize(
-    "name", [item.name for item in dataclasses.fields(ConvolutionResult) if item.compare]
+    "name", [item.name for item in dataclasses.fields(AlgorithmResult) if item.compare]
 )
 def test_every_field_tells_rows_apart(name):
     """A choice is a key of the plan cache: two that differ in anything are two."""
@@ -739,24 +765,12 @@ def test_every_field_tells_rows_apart(name):
     assert len({other, TUNED[3], pickle.loads(pickle.dumps(other))}) == 2
 
 
-def test_what_only_other_kinds_have_is_empty():
-    """It is read of rows of any kind, and two of different kinds are never equal."""
-    plain, call, network = (
-        kind(A.GEMM, MathType.FMA) for kind in (AlgorithmResult, ConvolutionResult, RNNResult)
-    )
-    assert (plain.layout, plain.find_ms, plain.reserve) == ("", None, None)
-    assert (call.reserve, network.layout, network.find_ms) == (None, "", None)
-    assert len({plain, call, network}) == 3
-    with pytest.raises(TypeError, match="reserve"):
-        ConvolutionResult(A.GEMM, MathType.FMA, reserve=0)
-
-
 def test_the_front_of_each_objective():
     rows = [
-        ConvolutionResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
-        ConvolutionResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
-        ConvolutionResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
-        ConvolutionResult(A.DIRECT, MathType.FMA, time_ms=1.3),  # its calls were not timed
+        AlgorithmResult(A.FFT, MathType.FMA, time_ms=1.0, call_us=1005.0, workspace=9),
+        AlgorithmResult(A.GEMM, MathType.FMA, time_ms=1.1, call_us=1102.0, workspace=5),
+        AlgorithmResult(A.IMPLICIT_GEMM, MathType.FMA, time_ms=1.2, call_us=1001.0, workspace=7),
+        AlgorithmResult(A.DIRECT, MathType.FMA, time_ms=1.3),  # its calls were not timed
     ]
     table = AlgorithmTable(rows, title="t", timing="t")
     assert table.pareto("device") == (rows[0], rows[1], rows[3])

@@ -728,7 +728,7 @@ def test_json_holds_every_figure():
             ]
             assert finite_rows[0] == finite_rows[1]
             of_candidates = {item.name for item in fields(dnn.AlgorithmResult)}
-            assert of_candidates - {"passed_over", "source"} <= row.keys()
+            assert of_candidates - {"passed_over", "source", "conversions"} <= row.keys()
 
 
 def test_json_tells_the_choice():

@@ -8,7 +8,7 @@ import pytest
 from problems.test_problems import CONVOLUTION
 
 import cudnnlite as dnn
-from cudnnlite import ConvolutionFwdAlgo, ConvolutionResult, MathType, Status
+from cudnnlite import AlgorithmResult, ConvolutionFwdAlgo, MathType, Status
 from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems import call_watch
@@ -34,7 +34,7 @@ def handle_of(clock):
 
 
 def row(name, **values):
-    return ConvolutionResult(A[name], M.FMA, **values)
+    return AlgorithmResult(A[name], M.FMA, **values)
 
 
 def compete(clock, works, extra=(), **options):

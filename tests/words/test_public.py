@@ -37,8 +37,6 @@ CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
 MADE_FOR_YOU = {
     "AlgorithmTable",
     "AlgorithmResult",
-    "ConvolutionResult",
-    "RNNResult",
     "ConvolutionPlan",
     "DeviceArray",
     "CudnnError",

@@ -323,10 +323,10 @@ def _row_of(algorithms: Algorithms, result: Any) -> AlgorithmResult:
     return AlgorithmResult(
         algorithms.kind(result.algo),
         MathType(result.mathType),
-        Status(result.status),
-        time_ms,
-        result.memory,
-        result.determinism == Determinism.DETERMINISTIC,
+        status=Status(result.status),
+        time_ms=time_ms,
+        workspace=result.memory,
+        deterministic=result.determinism == Determinism.DETERMINISTIC,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from cudnnlite.plans.conversion import ConvertedCall, memory_of
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, ConvolutionResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, VECT_C, parse_layout
@@ -50,7 +50,7 @@ class ConvertedConvolution(ConvertedCall):
 
     Attributes
     ----------
-    choice : ConvolutionResult
+    choice : AlgorithmResult
         The choice, with the layout and the operands that are converted.
     workspace : int
         Bytes for the converted operands, and behind them for the algorithm or engine.
@@ -88,10 +88,7 @@ class ConvertedConvolution(ConvertedCall):
             error.involving(layout=layout)
             raise
         self.call = prepared.call
-        if choice is None:
-            row = in_layout(prepared.choice, layout)
-        else:
-            row = in_layout(choice, choice.layout)
+        row = choice or replace(prepared.choice, layout=layout)
         self.choice = replace(row, conversions=tuple(self.converted))
         self.workspace = self.room + prepared.workspace
 
@@ -116,12 +113,6 @@ def _check_beta(problem: Problem, layout: str) -> None:
             f"the convolution is rounded to {dtype_name(y.dtype)} "
             "before it is converted, so beta * out would come too late; allowed: beta=0"
         )
-
-
-def in_layout(row: AlgorithmResult, layout: str) -> ConvolutionResult:
-    """Return a candidate for operands in a layout as one that converts other operands to it."""
-    values = {item.name: getattr(row, item.name) for item in fields(ConvolutionResult)}
-    return ConvolutionResult(**values | {"layout": layout})
 
 
 def _remaining(limit: int, room: int) -> int:

@@ -28,7 +28,7 @@ from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, 
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, RNNResult
+from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
 from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec
@@ -175,7 +175,7 @@ class RNNForwardRequest:
         self._refuse_choice("heuristic, which runs nothing")
         problem = self._make_problem()
         result = heuristic(problem.spec, problem.data)
-        row = RNNResult(result.algorithm, result.math_type, deterministic=None, heuristic=0)
+        row = AlgorithmResult(result.algorithm, result.math_type, deterministic=None, heuristic=0)
         timing = (
             "Not measured: a rule of cudnnlite, by what was fastest on an H200; "
             "cuDNN has no heuristic for RNNs."

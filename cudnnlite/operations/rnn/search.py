@@ -29,7 +29,7 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, RNNResult, ranking_ms
+from cudnnlite.problems.results import AlgorithmResult, ranking_ms
 from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import Contest, join_remarks, own_stream
@@ -165,7 +165,7 @@ def all_candidates(
     """Return a row for each algorithm with each math type that the network allows."""
     math_types = allowed_math_types(problem.spec.math_type, problem.spec.dtype)
     return [
-        RNNResult(algorithm, math_type, deterministic=None)
+        AlgorithmResult(algorithm, math_type, deterministic=None)
         for algorithm, math_type in product(algorithms, math_types)
     ]
 

@@ -16,7 +16,7 @@ from cudnnlite.operations.rnn.prefix_check import PrefixCheck
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult, RNNResult
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.trial import Pairs, Trial, TrialMemory
 
 
@@ -110,7 +110,7 @@ class RNNTrial(Trial):
     ) -> AlgorithmResult:
         """Return a candidate's row with its errors and, in training, its reserve space."""
         row = super().judge(plan, call, row)
-        if isinstance(row, RNNResult) and self._key.training:
+        if self._key.training:
             return replace(row, reserve=plan.reserve)
         return row
 
