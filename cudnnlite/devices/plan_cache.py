@@ -5,18 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
-from copy import copy
 from typing import Any, Protocol
 
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.errors import NotSupportedError
 
 # The most keys of plans for one-line calls; the least recently used one goes first.  Training
 # ResNet-50 has 69 kinds of calls, and a plan with a tuner's choice has two keys.  A plan of a
 # convolution takes 100 KiB of the host's memory.
 MAX_CACHED = 1024
-# The most refusals that are remembered; then all are forgotten.
-_MAX_REFUSALS = 256
 
 
 class Closes(Protocol):
@@ -40,7 +36,6 @@ class PlanCache(NonCopyable):
         self._cached: dict[Hashable, list[Any]] = {}
         self._uses = 0
         self._dependents: set[weakref.ref[Any]] = set()
-        self._refusals: dict[Hashable, NotSupportedError] = {}
 
     def __len__(self) -> int:
         return len(self._cached)
@@ -70,21 +65,6 @@ class PlanCache(NonCopyable):
             plan = make(*arguments)
             self.keep(key, plan)
         return plan
-
-    def raise_refusal(self, key: Hashable) -> None:
-        """Raise the refusal that `keep_refusal` was given for `key`, if there was one."""
-        refusal = self._refusals.get(key)
-        if refusal is None:
-            return
-        error = copy(refusal)
-        error.specs = dict(refusal.specs)
-        raise error
-
-    def keep_refusal(self, key: Hashable, error: NotSupportedError) -> None:
-        """Remember that nothing serves calls of a kind: to ask cuDNN takes up to 0.1 s."""
-        if len(self._refusals) >= _MAX_REFUSALS:
-            self._refusals.clear()
-        self._refusals[key] = copy(error)  # without its traceback, which holds arrays
 
     def keep(self, key: Hashable, plan: Closes) -> None:
         """Make `find` return this plan for `key`.

@@ -23,7 +23,6 @@ from tolerances import GRAPH_BOUNDS, NARROW_ROWS, assert_close, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import dtype_name, numpy_dtype
-from cudnnlite.operations.graph import function
 
 from .problems import Array, memory_of, poisoned, random_values, upload
 
@@ -1373,19 +1372,3 @@ def test_outputs_that_do_not_fit(handle: dnn.Handle) -> None:
         FORWARD(handle, q, q, q, return_stats=True, out=q)
     with pytest.raises(dnn.ArgumentError, match=r"matmul.graph\(...\) returns it"):
         dnn.matmul.problem(spec(1, 64, 32), spec(1, 32, 16))
-
-
-def test_a_graph_that_nothing_serves_is_asked_for_once(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a = handle.array(np.ones((2, 16, 16)))
-    with pytest.raises(dnn.NotSupportedError) as first:
-        dnn.matmul(handle, a, a, activation="gelu")
-    monkeypatch.setattr(function, "plan_graph", None)
-    with pytest.raises(dnn.NotSupportedError) as second:
-        dnn.matmul(handle, a, a, activation="gelu")
-    assert second.value is not first.value
-    assert str(second.value) == str(first.value)
-    monkeypatch.undo()
-    served = handle.array(np.ones((2, 16, 16), np.float32))
-    assert (dnn.matmul(handle, served, served).numpy() == 16).all()

@@ -12,7 +12,6 @@ from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, as
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
-from cudnnlite.errors import NotSupportedError
 from cudnnlite.graph import attention_formulas, convolution_formulas, formulas, layer_formulas
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.device_properties import DeviceProperties
@@ -245,20 +244,14 @@ def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], Plan
     """Return a new plan of a graph, which the handle keeps for calls of a kind.
 
     A tuner cannot measure while a CUDA graph is recorded, so what is made then is for other recorded
-    calls alone.  A graph that nothing serves is remembered, too.
+    calls alone.
     """
-    handle.plans.raise_refusal(key)
     if handle.chooser is not None and handle.device.is_capturing(handle.stream):
         key = (*key, "recorded")
         plan: PlanT | None = handle.plans.find(key)
         if plan is not None:
             return plan
-    try:
-        plan = make_plan()
-    except NotSupportedError as error:
-        if not handle.device.is_capturing(handle.stream):
-            handle.plans.keep_refusal(key, error)
-        raise
+    plan = make_plan()
     handle.plans.keep(key, plan)
     return plan
 
