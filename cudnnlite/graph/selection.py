@@ -224,12 +224,13 @@ def candidates(
     """
     with ExitStack() as stack:
         indices: set[int] = set()
+
+        def candidate(configuration: Configuration) -> AlgorithmResult:
+            row = row_of(configuration, graph.data, requirements)
+            why_not = why_excluded(configuration, graph.data, requirements) or ""
+            return replace(row, why_not=why_not)
+
         for rank, configuration in enumerate(configurations(graph, HEURISTICS, stack)):
             indices.add(configuration.engine.index)
-            row = row_of(configuration, graph.data, requirements)
-            why_not = why_excluded(configuration, graph.data, requirements) or ""
-            yield replace(row, why_not=why_not, heuristic=rank)
-        for configuration in unnamed(graph, indices, stack):
-            row = row_of(configuration, graph.data, requirements)
-            why_not = why_excluded(configuration, graph.data, requirements) or ""
-            yield replace(row, why_not=why_not)
+            yield replace(candidate(configuration), heuristic=rank)
+        yield from map(candidate, unnamed(graph, indices, stack))
