@@ -128,22 +128,8 @@ class GraphTrial(Trial):
         # Operations see an output in the shape of its record; its array may have other axes.
         return graph_reference.image_of(array.numpy().reshape(shape), image)
 
-    def judge(
-        self, plan: GraphPlan, call: Callable[[], object], row: AlgorithmResult
-    ) -> AlgorithmResult:
-        """Return an engine's row with its errors beside float64.
-
-        If they are not measured, the results are compared with those of the engine that the
-        heuristics prefer, unless the policy has a bound.
-        """
-        if self._has_reference:
-            return super().judge(plan, call, row)
-        if self._max_error is not None:
-            return replace(row, why_not="its error was not measured")
-        return self._compare_with_first(call, row)
-
     @cached_property
-    def _has_reference(self) -> bool:
+    def has_reference(self) -> bool:
         """Whether a search compares results with float64.
 
         NumPy takes longer for a large reference than a search, so it is computed only if the policy
@@ -162,10 +148,13 @@ class GraphTrial(Trial):
             for values, largest in zip(self._expected, largest_floats, strict=True)
         )
 
-    def _compare_with_first(
+    def judge_without_reference(
         self, call: Callable[[], object], row: AlgorithmResult
     ) -> AlgorithmResult:
-        """Run an engine over poisoned outputs, and compare its results with the first engine's."""
+        """Run an engine over poisoned outputs, and compare its results with the first engine's.
+
+        The first engine is the one that the heuristics prefer.
+        """
         self.run_over_poison(call)
         results = [_values_of(self._outputs[name]) for name in self._compared_names()]
         if self._first_results is None:

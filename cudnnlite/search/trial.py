@@ -169,9 +169,9 @@ class Trial(ABC):
 
     def judge(self, plan: Any, call: Callable[[], object], row: AlgorithmResult) -> AlgorithmResult:
         """Return a candidate's row with its errors, and why it cannot be used if they are large."""
-        if self.why_no_reference():
+        if not self.has_reference:
             if self._max_error is None:
-                return row
+                return self.judge_without_reference(call, row)
             return replace(row, why_not="its error was not measured")
         errors = relative_errors(*self.run_with_reference(plan, call))
         why_not = why_wrong(errors.l2, self.dtype, row.math_type)
@@ -184,6 +184,17 @@ class Trial(ABC):
             why_not=why_not or why_inexact(errors.l2, self._max_error),
             remark=join_remarks(row.remark, remark_on(errors.l2, self.dtype, row.math_type)),
         )
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether `judge` compares results with float64."""
+        return not self.why_no_reference()
+
+    def judge_without_reference(
+        self, call: Callable[[], object], row: AlgorithmResult
+    ) -> AlgorithmResult:
+        """Return the row of a candidate that is not compared with float64: as it is."""
+        return row
 
     def fingerprint_of(self, row: AlgorithmResult) -> Hashable:
         """Return a value that is equal for candidates that run the same kernel; None if unknown."""
