@@ -16,7 +16,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError
 from cudnnlite.problems.problem import Problem
-from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.sizes import aligned_size
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec
 
@@ -107,7 +107,7 @@ class NativeProblem:
             return self._size(operation.workspace)
         # Scratch memory that C takes without a size.
         first_spec: TensorSpec = next(iter(self.problem.specs.values()))
-        aligned_bytes = -(-first_spec.nbytes // ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT
+        aligned_bytes = aligned_size(first_spec.nbytes)
         return len(operation.header("workSpace")) * aligned_bytes
 
     def reserve(self) -> int:
