@@ -130,18 +130,19 @@ def _words(problem: Any) -> str:
 def _alignments(specs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, int]:
     """Return the alignments that the descriptor call needs.
 
-    An H200 adds 16-bit values, and float32 with channels last, in vectors of 16 bytes.  With less,
-    the CUDA context ends, or the numbers are wrong.
+    An H200 adds a bias, images of 16-bit values, and those of float32 with channels last in
+    vectors of 16 bytes.  With less, the CUDA context ends, or the numbers are wrong.
     """
+    if specs["x"].dtype == DataType.DOUBLE:
+        return {}
+    addends = {"bias"}
     images = [specs[name] for name in ("x", "z", "y") if name in specs]
     has_channels_last = any(image.fits(CHANNELS_LAST.get(image.rank)) for image in images)
-    adds_vectors = itemsize(specs["x"].dtype) == 2 or has_channels_last
-    if specs["x"].dtype == DataType.DOUBLE or not adds_vectors:
-        return {}
-    addends = {"bias", "z"} & specs.keys()
-    if options.get("beta"):  # the old values of y are added
-        addends.add("y")
-    return dict.fromkeys(addends, 16)
+    if itemsize(specs["x"].dtype) == 2 or has_channels_last:
+        addends.add("z")
+        if options.get("beta"):  # the old values of y are added
+            addends.add("y")
+    return dict.fromkeys(addends & specs.keys(), 16)
 
 
 _NAMES = {**convolution.FORWARD.names, "alpha1": "alpha"}
