@@ -33,7 +33,7 @@ def why_strides_are_wrong(graph: GraphData) -> str | None:
     if _PRODUCT in kinds:
         return _why_matrices_are_wrong(graph)
     if kinds == {_POINTWISE}:
-        return _why_gaps_are_wrong(graph)
+        return _why_pixels_are_wrong(graph)
     if kinds == {"NORM_FORWARD", _POINTWISE}:
         return _why_rows_are_wrong(graph)
     return None
@@ -67,13 +67,24 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     return None
 
 
-def _why_gaps_are_wrong(graph: GraphData) -> str | None:
-    """Return which tensor has gaps where all operations are pointwise: they are read as values."""
+def _why_pixels_are_wrong(graph: GraphData) -> str | None:
+    """Return which tensor is read in other strides where all operations are pointwise.
+
+    Values of the gaps are read as data.  Images of rank 4 and 5 are read as packed with channels
+    last: with the channels in front of the batch, or the width in front of the height, half of the
+    results were wrong, and some calls lost the context.
+    """
     for record in (*graph.inputs.values(), *graph.outputs.values()):
-        if span(record.shape, record.strides) != prod(record.shape):
+        shape, strides = record.shape, record.spec.strides
+        if span(shape, record.strides) != prod(shape):
             return (
                 f"cuDNN reads gaps of {record.name} as values where all operations are pointwise; "
-                f"its strides are {record.spec.strides}: give a packed array"
+                f"its strides are {strides}: give a packed array"
+            )
+        if len(shape) > 3 and not _is_packed_with_channels_last(record):
+            return (
+                f"cuDNN reads {record.name} as packed with channels last where all operations are "
+                f"pointwise; its strides are {strides}: give layout={CHANNELS_LAST[len(shape)]!r}"
             )
     return None
 

@@ -146,6 +146,13 @@ def unclear_places(
     if mode == "DIV":
         # Kernels multiply by the reciprocal, which is infinite for a denormal number.
         return np.abs(operands[1].values) < 1.2e-38
+    if mode == "MOD":
+        # There is a multiple of the divisor within the error, or the divisor is taken for 0.
+        divisor = np.abs(operands[1].values)
+        distance = x.error + 1e-5 * np.abs(x.values) + 1e-30
+        with np.errstate(all="ignore"):
+            ends = [np.trunc((x.values + sign * distance) / divisor) for sign in (-1, 1)]
+        return (ends[0] != ends[1]) | (divisor < 1.2e-38) | (operands[1].error > 0)
     if mode == "POW":
         # Kernels compute exp(y * log(x)): NaN of negative numbers, and of 0 to the power of 0.
         return x.values - x.error <= 0

@@ -193,6 +193,20 @@ def test_a_chain_alone_with_gaps_is_refused_by_name():
     assert (why_wrong(graph) or "").startswith("cuDNN reads gaps of x as values")
 
 
+@pytest.mark.parametrize("name", ["x", "y"])
+@pytest.mark.parametrize("strides", [(1, 120, 6, 2), (40, 1, 2, 8), (40, 20, 5, 1)])
+def test_a_chain_alone_in_another_order_of_axes_is_refused_by_name(strides, name):
+    """An H200 read such images as packed with channels last, and lost the context over some."""
+    shape = (2, 3, 20, 3) if strides[0] == 1 else (3, 2, 4, 5)
+    packed = dnn.TensorSpec(shape, "float16", "NHWC").strides
+    graph = dnn.Graph()
+    x = graph.input("x", shape, "float16", strides if name == "x" else packed)
+    graph.output("y", graph.relu(x), "float16", strides if name == "y" else packed)
+    reason = why_wrong(graph) or ""
+    assert reason.startswith(f"cuDNN reads {name} as packed with channels last")
+    assert "layout='NHWC'" in reason
+
+
 def test_other_strides_behind_a_normalisation_are_refused_by_name():
     """Layer normalisation, a subtraction and more ended the CUDA context of an H200."""
     for strides, is_right in (((32, 1, 32, 32), False), ((32, 1, 1, 1), True)):
