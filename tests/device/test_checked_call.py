@@ -403,7 +403,7 @@ WITH_WORKSPACE = (
     "transposed",
     "network",
 )
-NO_WORKSPACE_ON_A_GPU = {"engine", "replay", "transposed", "several outputs"}
+NO_WORKSPACE_ON_A_GPU = {"algorithm", "engine", "replay", "transposed", "several outputs"}
 
 
 def blockers(handle: dnn.Handle, sizes: Any) -> list[dnn.DeviceArray]:

@@ -48,8 +48,10 @@ def test_the_choice_is_that_of_the_recording(handle: dnn.Handle, group: str) -> 
 
 
 @pytest.mark.parametrize("name", LISTED)
-def test_the_tuner_lists_the_candidates_of_the_recording(handle: dnn.Handle, name: str) -> None:
-    assert plain(listing(handle, CASES[name])) == recorded(handle)["listings"][name]
+def test_the_tuner_lists_the_candidates_of_the_recording(name: str) -> None:
+    """On a GPU it follows from the times which candidates are tried."""
+    with dnn.Handle("emulated") as handle:
+        assert plain(listing(handle, CASES[name])) == recorded(handle)["listings"][name]
 
 
 def test_every_recording_has_every_case() -> None:
@@ -57,7 +59,8 @@ def test_every_recording_has_every_case() -> None:
     assert files
     for path in files:
         assert [*read(path)["rows"]] == [*CASES], path.name
-        assert [*read(path)["listings"]] == [*LISTED], path.name
+        listed = LISTED if path.name.startswith("emulated") else ()
+        assert [*read(path)["listings"]] == [*listed], path.name
 
 
 def test_a_device_without_a_recording_is_told(

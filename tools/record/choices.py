@@ -3,7 +3,8 @@
     python -m tools.record.choices [--device cuda] [FOLDER]
 
 It writes ``<device>-<version of cuDNN>.json`` into the folder, `tests/device/data/choices` if none
-is named.  Nothing is computed, but for the listings of the tuner.  `tests/device/test_choices.py`
+is named.  Nothing is computed, but for the listings of the tuner: those of the emulated device, as
+on a GPU it follows from the times which candidates are tried.  `tests/device/test_choices.py`
 compares the file of its device and version with what plans choose now.
 """
 
@@ -27,6 +28,7 @@ from tools.record.support import LAST
 FOLDER = Path(__file__).parents[2] / "tests" / "device" / "data" / "choices"
 QUICK = TimingPolicy(rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1)
 FLOATS = ("float32", "float16", "bfloat16", "float64")
+DETAILS = ("{", "Warning: ", "Error: ", "Please refer", " at: ")  # lines of the library's log
 MATH_TYPES = ("default", "fma", "tensor_op", "tensor_op_allow_conversion")
 # By name: the shapes of x and w, and the options of the convolution.
 GEOMETRIES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -427,7 +429,8 @@ def record(handle: dnn.Handle, case: Case) -> dict[str, Any]:
         try:
             outcome = _choice(handle, case)
         except dnn.CudnnliteError as error:
-            outcome = {"refused": type(error).__name__, "text": without_addresses(str(error))}
+            text = without_details(without_addresses(str(error)))
+            outcome = {"refused": type(error).__name__, "text": text}
         finally:
             handle.workspace.limit = None
     told = [without_addresses(str(one.message)) for one in caught]
@@ -473,6 +476,12 @@ def without_addresses(text: str) -> str:
     return re.sub(r"0x[0-9a-f]+", "0x...", text)
 
 
+def without_details(text: str) -> str:
+    """Return a refusal without what the library's log adds: it tells of earlier refusals, too."""
+    lines = re.sub(r": \{\"engineId.*", "", text).splitlines()
+    return "\n".join(line for line in lines if line and not line.startswith(DETAILS))
+
+
 def file_of(handle: dnn.Handle, folder: Path = FOLDER) -> Path:
     """Return the file of a device and a version."""
     name = re.sub(r"\W+", "_", handle.device.facts().name.lower()).strip("_")
@@ -482,10 +491,11 @@ def file_of(handle: dnn.Handle, folder: Path = FOLDER) -> Path:
 def recording(handle: dnn.Handle) -> dict[str, Any]:
     """Return the file of a device and a version; its rows and listings are by case."""
     by_name = dict(cases())
+    listed = LISTED if handle.device.kind == "emulated" else ()
     return {
         "about": {"device": handle.device.facts().name, "cudnn": handle.version},
         "rows": {name: record(handle, case) for name, case in by_name.items()},
-        "listings": {name: listing(handle, by_name[name]) for name in LISTED},
+        "listings": {name: listing(handle, by_name[name]) for name in listed},
     }
 
 
