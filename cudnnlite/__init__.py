@@ -132,7 +132,6 @@ from cudnnlite.operations.convolution.backward import (
     convolution_transpose,
 )
 from cudnnlite.operations.convolution.bias_gradient import convolution_backward_bias
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.folding import fold_batch_normalization
 from cudnnlite.operations.convolution.forward import convolution_forward
 from cudnnlite.operations.convolution.fused import convolution_bias_activation_forward
@@ -195,7 +194,6 @@ from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.other_libraries import MODULE as _MODULE
 from cudnnlite.plans.capture import CapturedGraph, capture
-from cudnnlite.plans.graph_plan import GraphPlan
 from cudnnlite.plans.named_weights import WeightLayout, WeightPlace
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import Replay, ReplayCosts
@@ -266,7 +264,6 @@ __all__ = [
     "ConvolutionDescriptor",
     "ConvolutionFwdAlgo",
     "ConvolutionMode",
-    "ConvolutionPlan",
     "ConvolutionSpec",
     "CudnnError",
     "CudnnliteError",
@@ -283,7 +280,6 @@ __all__ = [
     "FilterDescriptor",
     "FilterSpec",
     "Graph",
-    "GraphPlan",
     "GraphTensor",
     "Handle",
     "InternalError",

@@ -16,6 +16,7 @@ from cudnnlite.autotune.convolution import (
     ranking_of,
 )
 from cudnnlite.autotune.policy import TuningPolicy, limit_of, requirements_of
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import (
@@ -29,12 +30,13 @@ from cudnnlite.errors import (
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.operations.convolution.engines import shared_graph
 from cudnnlite.operations.convolution.layout_conversion import problem_in_layout
 from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.operations.rnn.search import all_candidates, workspace_of
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_call import WayThroughGraph
+from cudnnlite.plans.graph_plan import NamedResults, graph_plan
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
@@ -99,10 +101,11 @@ def _first_served(
             continue
         try:
             with make_plan(row) as plan:
-                choice: AlgorithmResult = plan.choice
+                choice = plan.choice
         except _CANDIDATE_ERRORS as error:
             reasons.append(f"{row.algorithm}: {error}")
             continue
+        assert choice is not None
         return choice
     raise _none_allowed(problem, reasons)
 
@@ -127,9 +130,9 @@ def _plan_of_convolution(
     row: AlgorithmResult | None,
     *,
     is_aligned: bool,
-) -> ConvolutionPlan:
+) -> OperationPlan[DeviceArray]:
     """Return a prepared plan of a candidate for a convolution, or of the heuristic's choice."""
-    plan = ConvolutionPlan(
+    return convolution_plan(
         handle,
         problem,
         row,
@@ -137,7 +140,6 @@ def _plan_of_convolution(
         policy.interface,
         is_aligned=is_aligned or row is not None,
     )
-    return plan.prepare()
 
 
 def _candidates_for_convolution(
@@ -179,14 +181,14 @@ def _descriptor_calls(
 
 def _plan_of_graph(
     handle: Handle, problem: GraphProblem, policy: TuningPolicy, row: AlgorithmResult | None
-) -> GraphPlan:
+) -> OperationPlan[NamedResults]:
     """Return a prepared plan of an engine for a graph, or of the heuristic's choice."""
     engine = None
     if row is not None:
         engine = row.algorithm
         assert isinstance(engine, Engine)
-    requirements = requirements_of(policy)
-    return GraphPlan(handle, problem.graph, engine, limit_of(policy), requirements).prepare()
+    way = WayThroughGraph(engine, requirements_of(policy))
+    return graph_plan(handle, problem.graph, way, limit_of(policy))
 
 
 def _candidates_for_graph(

@@ -15,9 +15,10 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import OperationGraph
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.operations.convolution.engines import is_aligned, shared_graph
 from cudnnlite.operations.convolution.layout_conversion import problem_in_layout
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.trial import Pairs, Trial, TrialMemory
@@ -71,18 +72,17 @@ class ConvolutionTrial(Trial):
             self._graphs[layout] = shared_graph(self._handle, problem, self._stack)
         return self._graphs[layout]
 
-    def plan(self, row: AlgorithmResult, *, replay: bool = False) -> ConvolutionPlan:
+    def plan(self, row: AlgorithmResult, *, replay: bool = False) -> OperationPlan[DeviceArray]:
         """Return a plan of a candidate."""
         graph = self.graph_in(row.layout) if isinstance(row.algorithm, Engine) else None
-        plan = ConvolutionPlan(self._handle, self._problem, row, replay=replay, graph=graph)
-        return plan.prepare()
+        return convolution_plan(self._handle, self._problem, row, replay=replay, graph=graph)
 
     def outputs(self) -> Sequence[DeviceArray]:
         """Return the one output."""
         return [self._out]
 
     def call_of(
-        self, plan: ConvolutionPlan, *, has_new_outputs: bool = False
+        self, plan: OperationPlan[DeviceArray], *, has_new_outputs: bool = False
     ) -> Callable[[], object]:
         """Return a function that makes a plan's call once."""
         out = self._out
@@ -105,7 +105,7 @@ class ConvolutionTrial(Trial):
             return ""
         return "integers are not compared"
 
-    def results_and_reference(self, plan: ConvolutionPlan) -> Pairs:
+    def results_and_reference(self, plan: OperationPlan[DeviceArray]) -> Pairs:
         """Return a sample of the output, and the same places in float64."""
         return self._reference.sample_of(self._out), self._reference.expected
 

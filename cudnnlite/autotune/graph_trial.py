@@ -21,7 +21,9 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_call import WayThroughGraph
+from cudnnlite.plans.graph_plan import NamedResults, graph_plan
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.search.accuracy import relative_errors, why_wrong
 from cudnnlite.search.contest import join_remarks
@@ -76,26 +78,20 @@ class GraphTrial(Trial):
         """Whether a recorded call does what a call does: the numbers of dropout change."""
         return all(node.kind != "RNG" for node in self._graph.nodes)
 
-    def plan(self, row: AlgorithmResult, *, replay: bool = False) -> GraphPlan:
+    def plan(self, row: AlgorithmResult, *, replay: bool = False) -> OperationPlan[NamedResults]:
         """Return a plan of a candidate."""
         engine = row.algorithm
         assert isinstance(engine, Engine)
-        plan = GraphPlan(
-            self._handle,
-            self._graph,
-            engine,
-            None,
-            self._requirements,
-            replay=replay,
-            native=self.native,
-        )
-        return plan.prepare()
+        way = WayThroughGraph(engine, self._requirements, replay, native=self.native)
+        return graph_plan(self._handle, self._graph, way)
 
     def outputs(self) -> Sequence[DeviceArray]:
         """Return every output of the graph."""
         return [*self._outputs.values()]
 
-    def call_of(self, plan: GraphPlan, *, has_new_outputs: bool = False) -> Callable[[], object]:
+    def call_of(
+        self, plan: OperationPlan[NamedResults], *, has_new_outputs: bool = False
+    ) -> Callable[[], object]:
         """Return a function that makes a plan's call once."""
         out = None if has_new_outputs else self._outputs
         workspace = self.memory.workspace(plan.workspace)
@@ -105,7 +101,7 @@ class GraphTrial(Trial):
         """Return which operation has no reference, or that the graph is too large for one."""
         return graph_reference.why_no_reference(self._graph)
 
-    def results_and_reference(self, plan: GraphPlan) -> Pairs:
+    def results_and_reference(self, plan: OperationPlan[NamedResults]) -> Pairs:
         """Return the outputs for the first and the last image, and the same in float64."""
         results = [self._image_of(name, image) for image in self._images for name in self._outputs]
         return results, self._expected

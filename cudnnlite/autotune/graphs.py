@@ -22,8 +22,10 @@ from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.selection import candidates
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_call import WayThroughGraph
+from cudnnlite.plans.graph_plan import NamedResults, graph_plan
 from cudnnlite.plans.operands import on_device
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.search.contest import Contest, own_stream
@@ -116,11 +118,13 @@ def list_candidates(
     return [*engine_candidates(trial.native, policy)]
 
 
-def plan_of(handle: Handle, problem: GraphProblem, choice: AlgorithmResult) -> GraphPlan:
+def plan_of(
+    handle: Handle, problem: GraphProblem, choice: AlgorithmResult
+) -> OperationPlan[NamedResults]:
     """Return the plan of an engine that was chosen for a graph."""
     engine = choice.algorithm
     assert isinstance(engine, Engine)
-    return GraphPlan(handle, problem.graph, engine).prepare()
+    return graph_plan(handle, problem.graph, WayThroughGraph(engine))
 
 
 def engine_candidates(

@@ -36,9 +36,9 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.plans.operands import alignment_of, use
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA, FILTER
@@ -80,18 +80,13 @@ class Search(NamedTuple):
     make_plan: Callable[..., Any] | None = None
 
 
-def _convolution_plan(handle: Handle, problem: Problem, choice: AlgorithmResult) -> ConvolutionPlan:
-    """Return the plan of an algorithm or engine that was chosen for a convolution."""
-    return ConvolutionPlan(handle, problem, choice).prepare()
-
-
 _CONVOLUTION = Search(
     convolution.operands_of,
     convolution.check_operands,
     convolution.search_convolution,
     ConvolutionTrial,
     convolution.list_candidates,
-    make_plan=_convolution_plan,
+    make_plan=convolution_plan,
 )
 SEARCHES: dict[Operation, Search] = {
     operation: _CONVOLUTION._replace(aligned_operands=(*operation.reads, "out"))
@@ -601,7 +596,7 @@ def search_of(problem: Any) -> Search:
     names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
     hint = ""
     problem_of_plan = getattr(problem, "problem", None)
-    if isinstance(problem, GraphPlan):
+    if isinstance(problem, OperationPlan) and isinstance(problem_of_plan, GraphProblem):
         hint = "; plan.graph can"
     elif isinstance(problem_of_plan, Problem) and problem_of_plan.operation in SEARCHES:
         hint = "; plan.problem can"

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add, attrgetter, itemgetter, or_
 from threading import get_ident
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
 from cudnnlite.devices.exchange import as_device_array, foreign_traits
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import ALIGNMENT
+from cudnnlite.graph.problem import EXECUTE, GraphProblem
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
-from cudnnlite.plans.conversion import ConvertedCall
 from cudnnlite.plans.empty_batch import SumOfNothing
-from cudnnlite.plans.native_problem import NativeProblem, add_context
+from cudnnlite.plans.graph_call import NumbersInMemory
+from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import (
     channel_shape,
     check_overlap,
@@ -26,9 +31,12 @@ from cudnnlite.plans.operands import (
     wait_for_streams,
 )
 from cudnnlite.plans.plan import Plan
+from cudnnlite.plans.planned_call import PlanCall, PlannedCall, descriptor_call
+from cudnnlite.plans.replay import Replay, ReplayedCall
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
 from cudnnlite.problems.problem import Problem, check_shape
+from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.warn import log
@@ -36,59 +44,118 @@ from cudnnlite.warn import log
 _traits = attrgetter("traits")
 _kind = itemgetter(1)  # of traits: all but the address
 
-
-PlanT = TypeVar("PlanT", bound="OperationPlan[Any]")
 ResultT = TypeVar("ResultT")
 
 
-class Prepared(Protocol):
-    """One or several C calls, which a plan makes by ``prepared.function(*prepared.arguments)``."""
+class CheckedCall(NamedTuple):
+    """A call that passed all checks: the next one with the same arrays repeats it.
 
-    @property
-    def function(self) -> Callable[..., int | None]:
-        """The function to call.  It returns a status: 0 or None for success."""
+    Attributes
+    ----------
+    traits : list
+        Those of all arrays: the addresses, and all else.
+    kinds : tuple or None
+        The traits without the addresses.
+    sizes : list of int
+        The bytes of each array.
+    scratch : int
+        The address of the workspace.
+    stream : Stream
+        The handle's.
+    """
 
-    @property
-    def check(self) -> Callable[[int], None] | None:
-        """The function that raises the error of a status; None if `function` itself raises it."""
-
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """The arguments of `function`."""
-
-    def replace(self, **addresses: int) -> None:
-        """Change the addresses of operands and of ``workSpace``."""
+    traits: list[Any]
+    kinds: tuple[Any, ...]
+    sizes: list[int]
+    scratch: int
+    stream: Any
 
 
 class OperationPlan(Plan, Generic[ResultT]):
-    """The prepared C call of a problem on one handle; ``plan(*operands, out=...)`` computes.
+    """A problem with its C call prepared, on one handle; ``plan(*operands, out=...)`` computes.
 
-    The operands are those of the public function, in its order.
+    The operands are those of the public function, in its order, or by name.
+
+    Parameters
+    ----------
+    handle : Handle
+        The plan belongs to it and is closed with it.
+    problem : Problem
+        What is computed.
+    limit : int or None
+        The most workspace in bytes.
+    plan_call : callable
+        (handle, problem, limit, stack) -> `PlannedCall`: it chooses and prepares the call.  It is
+        not called for an empty batch.
+    graph : GraphData, optional
+        The graph that computes the problem, if it is no graph itself.
+    operands : mapping of str to str, optional
+        What the public function calls its operands, in its order, and their names in the problem;
+        the problem's own names and order if not given.
+    numbers : NumbersInMemory, optional
+        The numbers that calls of a graph pass by value.
+    is_listed : bool
+        Whether `record_problems` lists the problem; no graph is listed.
 
     Attributes
     ----------
     problem : Problem
-        The problem of the plan; its specs and options are attributes of the plan too.
+        The problem; its specs and options are attributes of the plan, too, if it is no graph.
+    choice : AlgorithmResult or None
+        The algorithm or engine of each call, with the candidates that were passed over; None where
+        there is none to choose, and for an empty batch.
     workspace : int
-        The bytes of workspace that each call needs.
+        The bytes of workspace that each call needs, with the room for converted operands.
     reserve : int
         The bytes of reserve space that a forward call writes or a backward call reads; 0 for most
         operations.
     descriptors : dict
         The descriptors of operands and options, by name; empty if an engine runs, and for an empty
         batch.
+    graph : Graph or None
+        The graph that is computed, which can no longer be changed; None if the problem is computed
+        as it is.
+
+    Notes
+    -----
+    An engine that the heuristic chose for a convolution needs aligned operands.  At the first call
+    with operands that are not aligned, the plan makes a second plan, which uses the descriptor
+    call, and logs it.  If a tuner's policy may exclude that, and for other graphs, the operands are
+    copied instead, with an AlignmentWarning.
+
+    C functions of a call: that of the operation, with the conversions of operands for it, or
+    `cudnnBackendExecute`; with addresses that were not seen lately, those that describe a variant
+    pack.
     """
 
-    choice: Any = None
-    _shows_values: ClassVar[bool] = True  # whether specs and options are attributes of the plan
+    choice: AlgorithmResult | None = None
 
-    def __init__(self, handle: Handle, problem: Problem, limit: int | None = None) -> None:
-        super().__init__(handle, f"plan of {problem}")
+    def __init__(
+        self,
+        handle: Handle,
+        problem: Problem,
+        limit: int | None = None,
+        plan_call: PlanCall = descriptor_call,
+        *,
+        graph: GraphData | None = None,
+        operands: Mapping[str, str] | None = None,
+        numbers: NumbersInMemory | None = None,
+        is_listed: bool = True,
+    ) -> None:
+        self._is_graph = isinstance(problem, GraphProblem)
+        if isinstance(problem, GraphProblem):
+            graph = problem.graph
+        is_listed = is_listed and not self._is_graph
+        is_shown_as_graph = graph is not None and not is_listed
+        super().__init__(
+            handle, f"plan of {graph!r}" if is_shown_as_graph else f"plan of {problem}"
+        )
         self.problem = problem
+        self.graph: Any = graph
         self.workspace = 0
         self.reserve = 0
         self.descriptors: dict[str, Any] = {}
-        if self._shows_values:
+        if not self._is_graph:  # users name a graph's tensors, which must not hide attributes
             for name, value in problem.values.items():
                 setattr(self, name, value)
         operation = problem.operation
@@ -97,19 +164,24 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._names = (*operation.reads, *operation.writes)
         self._seen_specs: dict[str, TensorSpec] = {}  # specs that passed the check
         self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
-        # The arrays and the workspace of the last call, if all checks passed.  A call with the same
-        # arrays checks nothing again, which saves 4 of 5 us (two cores, no GPU).  If arrays differ
-        # by their addresses alone, only those are checked: 1.5 of 2.6 us less.
-        self._last_traits: list[Any] | None = None
-        self._last_kinds: tuple[Any, ...] | None = None
-        self._last_sizes: list[int] = []
-        self._last_scratch = 0
-        self._last_stream: Any = None
-        self._prepared: Prepared | None = None
+        # A call with the same arrays as the last one checks nothing again, which saves 4 of 5 us
+        # (two cores, no GPU).  If arrays differ by their addresses alone, only those are checked:
+        # 1.5 of 2.6 us less.
+        self._last: CheckedCall | None = None
+        self._planned: PlannedCall | None = None
+        self._prepared: Any = None
         self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
         self._copies: AlignedCopies | None = None
+        self._unaligned_plan: OperationPlan[ResultT] | None = None
+        self._copies_misaligned = False
         self._limit = limit
         self._lease = handle.workspace.reserve
+        self._numbers = numbers
+        self._is_listed = is_listed
+        self._operand_names = (
+            (*operands,) if operands else operation.call_operands or operation.reads
+        )
+        self._operand_order = operands and [*map([*operands.values()].index, operation.reads)]
         self._random_states: Any = None
         extra_names = []
         if operation.reserve:
@@ -119,11 +191,14 @@ class OperationPlan(Plan, Generic[ResultT]):
             extra_names.append("dropout_state")
         # All arrays of a call: operands, outputs, reserve space and random states.
         self._array_names = (*self._names, *extra_names)
-        # Whether a call has operands and one output, and no other arrays.
-        self._is_plain = self._writes_one and not extra_names and not operation.call_operands
+        # Whether a call has operands in the problem's order and one output, and no other arrays.
+        is_plain = self._writes_one and not extra_names and not operation.call_operands
+        self._is_plain = is_plain and not self._is_graph and not operands
         self._written = range(self._reads, len(self._array_names))
         # All arrays -> what a call returns.
-        self._results_of = itemgetter(*self._places_of_results())
+        self._results_of: Callable[[tuple[Any, ...]], Any] = itemgetter(*self._places_of_results())
+        if self._is_graph:
+            self._results_of = partial(_results_by_name, operation.writes, self._reads)
         # Whether a call without `out` and `reserve` writes only new memory, which overlaps nothing.
         self._may_write_new = not (
             operation.caller_provided or operation.needs_reserve or operation.state_option
@@ -133,21 +208,36 @@ class OperationPlan(Plan, Generic[ResultT]):
             (written, other) for written in self._written for other in range(written)
         ]
         self._note_header_names()
+        self._prepare(plan_call)
 
-    def prepare(self: PlanT) -> PlanT:
-        """Choose an algorithm, prepare the C call, and return the plan; close it if that fails."""
+    def _prepare(self, plan_call: PlanCall) -> None:
+        """Choose an algorithm and prepare the C call; close the plan if that fails."""
         try:
             if self._sums_nothing():
                 self._prepared = SumOfNothing(self._handle, self.problem, self._resources)
             elif not self._results_are_empty():
-                self._prepared = self._prepare_call()
+                planned = plan_call(self._handle, self.problem, self._limit, self._resources)
+                self._take(planned)
                 log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")
         except BaseException as error:
             if isinstance(error, CudnnError):
                 add_context(error, self.problem)
             self.close()
             raise
-        return self
+
+    def _take(self, planned: PlannedCall) -> None:
+        """Note the call, and what it needs."""
+        self._planned, self._prepared = planned, planned.call
+        self.choice = planned.choice
+        self.workspace, self.reserve = planned.workspace, planned.reserve
+        self.descriptors = dict(planned.descriptors)
+        if planned.alignments is not None:
+            self._alignments = planned.alignments
+
+    @property
+    def replay(self) -> Replay | None:
+        """What a plan made with ``replay=True`` did so far; None for any other plan."""
+        return self._prepared.state if isinstance(self._prepared, ReplayedCall) else None
 
     def _results_are_empty(self) -> bool:
         problem = self.problem
@@ -165,29 +255,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             return False
         return not operation.caller_provided
 
-    def _prepare_call(self) -> Prepared:
-        """Return the call, which has no addresses yet; note what memory it needs."""
-        packed_problem = self.problem.operation.packed(self.problem)
-        if packed_problem is not None:
-            return self._prepare_on_copies(packed_problem)
-        native = NativeProblem(self._handle, self.problem, self._resources)
-        self.descriptors = native.descriptors
-        self.workspace = native.workspace()
-        self.reserve = native.reserve()
-        return native.prepare(
-            workSpaceSizeInBytes=self.workspace, reserveSpaceSizeInBytes=self.reserve
-        )
-
-    def _prepare_on_copies(self, packed_problem: Problem) -> Prepared:
-        """Return the call for packed operands, with the copies to them and back around it."""
-        stack = self._resources
-        converted_call = ConvertedCall(self._handle, self.problem, packed_problem, stack)
-        native = NativeProblem(self._handle, packed_problem, stack)
-        self.descriptors = native.descriptors
-        converted_call.call = native.prepare()
-        self.workspace = converted_call.room
-        return converted_call
-
     def __call__(
         self,
         *operands: object,
@@ -200,11 +267,14 @@ class OperationPlan(Plan, Generic[ResultT]):
 
         Parameters
         ----------
-        *operands, **named_operands : device arrays
-            Arrays of the plan's specs, in the order of the public function, or by name.
-        out : device array, or a tuple of them, optional
+        *operands, **named_operands : device arrays, or numbers
+            Arrays of the plan's specs, in the order of the public function, or by name.  A number
+            that a graph passes by value may be given by its name: it has this value for one call.
+        out : device array, a tuple of them, or a mapping of names to them, optional
             The outputs, as in the public function: written in place, and read too if beta is not 0.
-            A tuple if there are several.  By default they are new arrays.
+            A tuple if there are several; of a graph, a mapping, or the array alone if it has one.
+            The output of a graph with one product may be an operand that is added behind it, of the
+            same spec.  By default outputs are new arrays.
         workspace : device array, optional
             The caller's own scratch memory, instead of the handle's.
         reserve : device array, optional
@@ -213,8 +283,8 @@ class OperationPlan(Plan, Generic[ResultT]):
 
         Returns
         -------
-        DeviceArray, or a tuple of them
-            The outputs: `out` itself if that is a DeviceArray.
+        DeviceArray, a tuple of them, or a dict
+            The outputs: `out` itself if that is a DeviceArray.  All outputs of a graph, by name.
 
         Raises
         ------
@@ -223,7 +293,11 @@ class OperationPlan(Plan, Generic[ResultT]):
         CudnnError
             The C function failed.
         """
-        if named_operands:
+        if named_operands or (reserve is not None and self._is_graph):
+            if reserve is not None and self._is_graph:
+                named_operands["reserve"], reserve = reserve, None  # an operand's name
+            if self._numbers is not None and not self._numbers.names.isdisjoint(named_operands):
+                return self._with_numbers(operands, named_operands, out, workspace)
             operands = self._in_order(operands, named_operands)
         if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
@@ -274,17 +348,19 @@ class OperationPlan(Plan, Generic[ResultT]):
 
         Return False, and do nothing, if arrays differ by more than that or need all checks.
         """
-        stream = self._handle._stream
-        if call_watch.active or workspace is not None or stream is not self._last_stream:
+        last = self._last
+        if last is None or workspace is not None or call_watch.active:
             return False
-        prepared: Any = self._prepared
+        stream = self._handle._stream
+        if stream is not last.stream:
+            return False
+        prepared = self._prepared
         try:
-            if traits != self._last_traits or (
-                self.workspace
-                and self._lease(self.workspace, stream, self._limit) != self._last_scratch
+            if traits != last.traits or (
+                self.workspace and self._lease(self.workspace, stream, self._limit) != last.scratch
             ):
                 addresses, kinds = zip(*traits)  # noqa: B905  (pairs)
-                if kinds != self._last_kinds or not self._move(traits, addresses, is_new=is_new):
+                if kinds != last.kinds or not self._move(last, traits, addresses, is_new=is_new):
                     return False
             status = prepared.function(*prepared.arguments)
             if status:
@@ -294,12 +370,31 @@ class OperationPlan(Plan, Generic[ResultT]):
             raise
         return True
 
+    def _with_numbers(
+        self,
+        operands: tuple[Any, ...],
+        named_operands: dict[str, Any],
+        out: object,
+        workspace: object,
+    ) -> ResultT:
+        """Make one call of a graph with other numbers than its own."""
+        numbers = self._numbers
+        assert numbers is not None
+        given = {name: named_operands.pop(name) for name in numbers.names & named_operands.keys()}
+        if isinstance(self._prepared, ReplayedCall):
+            raise ArgumentError(
+                f"{', '.join(sorted(given))}: the call of a plan with replay=True was recorded "
+                "with the graph's own numbers"
+            )
+        self.use()
+        with numbers.changed(given):
+            return self(*operands, out=out, workspace=workspace, **named_operands)
+
     def _in_order(
         self, operands: tuple[Any, ...], named_operands: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Return all operands in order, some of which were passed by name."""
-        operation = self.problem.operation
-        names = operation.call_operands or operation.reads
+        names = self._operand_names
         by_name = dict(zip(names, operands))  # noqa: B905  (too many are refused later)
         for name, array in named_operands.items():
             if name not in names:
@@ -309,44 +404,37 @@ class OperationPlan(Plan, Generic[ResultT]):
             if name in by_name:
                 raise TypeError(f"a {self._description} got multiple values for argument {name!r}")
             by_name[name] = array
-        if by_name.keys() <= {*operation.reads}:  # the others may come by keywords of their own
-            names = operation.reads
+        reads = self.problem.operation.reads
+        if not self._operand_order and by_name.keys() <= {*reads}:
+            names = reads  # the others may come by keywords of their own
         missing = [name for name in names if name not in by_name]
         if missing:
             raise TypeError(f"a {self._description} is missing {', '.join(missing)}")
         return tuple(by_name[name] for name in names)
 
-    def run(
-        self, operands: Sequence[Any], out: object, workspace: object = None, reserve: object = None
-    ) -> ResultT:
-        """Make a call with the operands as one sequence."""
-        return OperationPlan.__call__(
-            self, *operands, out=out, workspace=workspace, reserve=reserve
-        )
-
-    def _move(self, traits: list[Any], addresses: Sequence[int], *, is_new: bool) -> bool:
+    def _move(
+        self, last: CheckedCall, traits: list[Any], addresses: Sequence[int], *, is_new: bool
+    ) -> bool:
         """Point the call to arrays that differ from the last ones by their addresses alone.
 
         Return False, and do nothing, if these overlap or are not aligned: all checks are needed
         then.
         """
-        self._last_traits = None  # after an interrupt below, the addresses are unknown
-        if not is_new and self._overlaps(addresses):
+        self._last = None  # after an interrupt below, the addresses are unknown
+        if not is_new and self._overlaps(addresses, last.sizes):
             return False
         if reduce(or_, addresses) % STRICTEST_ALIGNMENT:
             return False
         scratch = 0
         if self.workspace:
-            scratch = self._lease(self.workspace, self._last_stream, self._limit)
-        prepared: Any = self._prepared
-        prepared.replace(**self._addresses_by_name(addresses, scratch))
-        self._last_scratch = scratch
-        self._last_traits = traits
+            scratch = self._lease(self.workspace, last.stream, self._limit)
+        self._prepared.replace(**self._addresses_by_name(addresses, scratch))
+        self._last = CheckedCall(traits, last.kinds, last.sizes, scratch, last.stream)
         return True
 
-    def _overlaps(self, addresses: Sequence[int]) -> bool:
+    def _overlaps(self, addresses: Sequence[int], sizes: Sequence[int]) -> bool:
         """Whether a written array shares memory with another array."""
-        ends = [*map(add, addresses, self._last_sizes)]
+        ends = [*map(add, addresses, sizes)]
         for written, other in self._overlapping_pairs:
             if addresses[other] < ends[written] and addresses[written] < ends[other]:
                 return True
@@ -367,15 +455,13 @@ class OperationPlan(Plan, Generic[ResultT]):
 
         `traits` are those of the arrays: the next call with such arrays repeats this one.
         """
-        # After an interrupt below, the addresses of the call are unknown.
-        self._last_traits = None
-        self._last_kinds = None
+        self._last = None  # after an interrupt below, the addresses of the call are unknown
         arrays = self._checked(arrays)
         stream = self._handle._stream
         alignments = self._misaligned(arrays)
         if alignments:
             return self._run_misaligned(alignments, arrays, workspace)
-        prepared: Any = self._prepared
+        prepared = self._prepared
         if prepared is None:  # an empty batch: there is nothing to call
             return arrays
         other_streams: Sequence[Any] = ()
@@ -385,8 +471,9 @@ class OperationPlan(Plan, Generic[ResultT]):
             scratch = self._scratch_for(workspace, arrays, stream)
             addresses = [array.ptr for array in arrays]
             prepared.replace(**self._addresses_by_name(addresses, scratch))
-            if not other_streams and workspace is None:
-                self._note_last(arrays, traits, scratch, stream)
+            if traits is not None and not other_streams and workspace is None:
+                kinds, sizes = tuple(map(_kind, traits)), [array.nbytes for array in arrays]
+                self._last = CheckedCall(traits, kinds, sizes, scratch, stream)
             status = prepared.function(*prepared.arguments)
             if status:
                 prepared.check(status)
@@ -397,23 +484,10 @@ class OperationPlan(Plan, Generic[ResultT]):
             for other_stream in other_streams:
                 other_stream.wait(stream)
         if call_watch.active:
-            self._record()
+            if self._is_listed:
+                call_watch.record(self.problem)
             self.keep_for_graph((*arrays, workspace))
         return arrays
-
-    def _record(self) -> None:
-        """Count the problem in the lists that record."""
-        call_watch.record(self.problem)
-
-    def _note_last(
-        self, arrays: Sequence[Any], traits: list[Any] | None, scratch: int, stream: object
-    ) -> None:
-        """Remember the arrays and the workspace of a call that passed all checks."""
-        self._last_sizes = [array.nbytes for array in arrays]
-        self._last_scratch = scratch
-        self._last_stream = stream
-        self._last_kinds = None if traits is None else tuple(map(_kind, traits))
-        self._last_traits = traits
 
     def _with_outputs(
         self, operands: Sequence[Any], out: object, reserve: object
@@ -424,21 +498,36 @@ class OperationPlan(Plan, Generic[ResultT]):
             operands, out, reserve = self._split(operands, out, reserve)
         if len(operands) != self._reads:
             raise self._wrong_count(len(operands))
+        if self._operand_order:
+            operands = [operands[place] for place in self._operand_order]
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
         outputs: list[Any]
         if out is None:
             outputs = [self._new_array(name) for name in operation.writes]
         else:
+            given = self._outputs_by_name(out) if self._is_graph else operation.all_written(out)
             outputs = [
                 self._new_array(name) if array is None else array
-                for name, array in zip(operation.writes, operation.all_written(out), strict=True)
+                for name, array in zip(operation.writes, given, strict=True)
             ]
         if operation.reserve:
             outputs.append(self._new_array("reserve") if reserve is None else reserve)
         if self._random_states is not None:
             outputs.append(self._random_states.array)
         return (*operands, *outputs)
+
+    def _outputs_by_name(self, out: object) -> Sequence[Any]:
+        """Return what is given for the outputs of a graph, in their order; None for the others."""
+        names = self.problem.operation.writes
+        if isinstance(out, Mapping):
+            for name in out:
+                if name not in names:
+                    raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
+            return [*map(out.get, names)]
+        if len(names) > 1:
+            raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
+        return (out,)
 
     def _split(
         self, operands: Sequence[Any], out: object, reserve: object
@@ -462,8 +551,7 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     def _wrong_count(self, count: int) -> TypeError:
         """Return the error of a call with too few operands or too many."""
-        operation = self.problem.operation
-        names = ", ".join(operation.call_operands or operation.reads)
+        names = ", ".join(self._operand_names)
         return TypeError(f"a {self._description} takes {names}; {count} arrays were given")
 
     def _new_array(self, name: str) -> DeviceArray:
@@ -482,7 +570,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             return TensorSpec((self.reserve,), "uint8")
         if name in operation.caller_provided and not operation.shape_from_out:
             raise ArgumentError(f"{operation.argument(name)} has to be given")
-        beta_name = self._beta_name(name)
+        beta_name = self.problem.beta_of(name)
         if beta_name is not None:
             raise ArgumentError(
                 f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
@@ -649,7 +737,9 @@ class OperationPlan(Plan, Generic[ResultT]):
 
     @cached_property
     def _scratch_offsets(self) -> list[tuple[str, int]]:
-        """The header's names of scratch memory, with offsets: equal parts of the workspace."""
+        """The header's names of scratch memory, with offsets in the workspace."""
+        if self._planned is not None and self._planned.scratch_offsets is not None:
+            return self._planned.scratch_offsets
         names = self.problem.operation.header("workSpace")
         if self.workspace and not names:
             names = ("workSpace",)  # of a `ConvertedCall` whose C function takes none
@@ -669,6 +759,27 @@ class OperationPlan(Plan, Generic[ResultT]):
     def _run_misaligned(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
     ) -> tuple[DeviceArray, ...]:
+        """Make a call with operands that are not aligned: by another plan, or with copies."""
+        planned = self._planned
+        if planned is None or planned.make_unaligned_plan is None or self._copies_misaligned:
+            return self._run_on_copies(alignments, arrays, workspace)
+        if self._unaligned_plan is None:
+            plan = self._unaligned_plan = planned.make_unaligned_plan()
+            log.info("%s: operands that are not aligned run %s", self, plan.choice)
+            self._resources.callback(plan.close)
+        self._unaligned_plan(*arrays[: self._reads], out=arrays[-1], workspace=workspace)
+        return arrays
+
+    def copy_misaligned(self) -> None:
+        """Let calls copy operands that are not aligned, and not run another algorithm for them."""
+        assert self.choice is not None
+        self._copies_misaligned = True
+        if isinstance(self.choice.algorithm, Engine):
+            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
+
+    def _run_on_copies(
+        self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object
+    ) -> tuple[DeviceArray, ...]:
         """Make the call with aligned copies of some operands, and copy its results back.
 
         Two operands in the same memory, as those of a call in place are, have the same copy.
@@ -677,7 +788,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         if workspace is not None:
             self._checked_workspace(workspace, arrays)  # must not overlap what is copied
         if self._copies is None:
-            self._copies = AlignedCopies(self._handle, self._function_name(), self._resources)
+            runs_engine = isinstance(getattr(self.choice, "algorithm", None), Engine)
+            function = EXECUTE if runs_engine else operation.function
+            self._copies = AlignedCopies(self._handle, function, self._resources)
         copies: dict[tuple[int, TensorSpec], DeviceArray] = {}
         call_arrays = list(arrays)
         for name, alignment in alignments.items():
@@ -685,37 +798,20 @@ class OperationPlan(Plan, Generic[ResultT]):
             array = arrays[index]
             place = (array.ptr, array.spec)
             if place not in copies:
+                is_read = self.problem.is_read(name)
                 copies[place] = self._copies.copy(
-                    operation.argument(name), array, alignment, is_read=self._is_read(name)
+                    operation.argument(name), array, alignment, is_read=is_read
                 )
             call_arrays[index] = copies[place]
-        outputs = tuple(call_arrays[self._reads : len(self._names)])
-        reserve = call_arrays[len(self._names)] if operation.reserve else None
-        self.run(
-            call_arrays[: self._reads],
-            outputs[0] if self._writes_one else outputs,
-            workspace,
-            reserve,
-        )
+        self._enqueue(tuple(call_arrays), workspace, is_new=False)
         for index in range(self._reads, len(self._names)):
             if call_arrays[index] is not arrays[index]:
                 self._copies.bring_back(call_arrays[index], arrays[index])
         return arrays
 
-    def _function_name(self) -> str:
-        """Return the C function that a call runs."""
-        return self.problem.operation.function
 
-    def _is_read(self, name: str) -> bool:
-        """Whether a call reads the values of an operand."""
-        operation = self.problem.operation
-        if name not in operation.writes or name in operation.caller_provided:
-            return True
-        return self._beta_name(name) is not None
-
-    def _beta_name(self, output: str) -> str | None:
-        """Return the name of the factor of an output's old values; None if they are not read."""
-        scalars = self.problem.operation.scalars_of(output)
-        if scalars is None or not self.problem.values.get(scalars[1]):
-            return None
-        return scalars[1]
+def _results_by_name(
+    names: Sequence[str], reads: int, arrays: tuple[Any, ...]
+) -> dict[str, DeviceArray]:
+    """Return the outputs of a graph by name, of all arrays of a call."""
+    return dict(zip(names, arrays[reads:]))  # noqa: B905

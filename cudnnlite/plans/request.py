@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from struct import Struct
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from cudnnlite.arguments import real_number
 from cudnnlite.devices.arrays import DeviceArray
@@ -20,6 +20,7 @@ from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import exact_key
 
 ResultT = TypeVar("ResultT")
+Planner: TypeAlias = Callable[[Handle, Problem, int | None], OperationPlan[Any]]
 _spec_hash = attrgetter("spec._hash")
 # The bits of `alpha` and `beta`.  `exact_key` would make each one-line call slower.
 _bits_of_scalars = Struct("2d").pack
@@ -50,6 +51,13 @@ class Request(Generic[ResultT]):
         The most workspace that a call may use.
     reserve : array or None
         The memory that a forward call writes for the backward call.
+    own_scalars : mapping of str to float or None
+        The scalars of outputs that have their own, by the names of `Operation.shared_scalars`; None
+        for the value of `alpha` or `beta`.
+    planner : callable
+        (handle, problem, limit) -> the plan.
+    problem_of : callable, optional
+        (problem) -> the problem that `problem` returns, if that is another one.
     """
 
     __slots__ = (
@@ -60,6 +68,9 @@ class Request(Generic[ResultT]):
         "operation",
         "options",
         "out",
+        "own_scalars",
+        "planner",
+        "problem_of",
         "reserve",
         "result",
         "workspace",
@@ -79,6 +90,10 @@ class Request(Generic[ResultT]):
         workspace: object = None,
         workspace_limit: int | str | None = None,
         reserve: object = None,
+        *,
+        own_scalars: Mapping[str, float | None] | None = None,
+        planner: Planner = OperationPlan,
+        problem_of: Callable[[Problem], Problem] | None = None,
     ) -> None:
         self.handle: Any = handle
         self.operation = operation
@@ -91,6 +106,9 @@ class Request(Generic[ResultT]):
         self.workspace = workspace
         self.workspace_limit = workspace_limit
         self.reserve = reserve
+        self.own_scalars = own_scalars
+        self.planner = planner
+        self.problem_of = problem_of
 
     def run(self) -> ResultT:
         """Compute, by the plan that the handle keeps for calls of this kind."""
@@ -129,7 +147,7 @@ class Request(Generic[ResultT]):
 
     def make_plan(self) -> OperationPlan[ResultT]:
         """Return a new plan, on a handle that may be used."""
-        return OperationPlan[ResultT](self.handle, self.make_problem(), self.limit()).prepare()
+        return self.planner(self.handle, self.make_problem(), self.limit())
 
     def problem(self) -> Problem:
         """Return the problem of the call, as data."""
@@ -137,7 +155,8 @@ class Request(Generic[ResultT]):
             self.call_arguments() | self.choice_arguments(),
             "problem, which returns what is asked and not how it is computed",
         )
-        return self.make_problem()
+        problem = self.make_problem()
+        return problem if self.problem_of is None else self.problem_of(problem)
 
     def call_arguments(self) -> dict[str, Any]:
         """Return the arguments that only a call uses, by name; None if not given."""
@@ -173,6 +192,8 @@ class Request(Generic[ResultT]):
         if self.workspace_limit is not None or self.workspace is not None:
             limit = self.limit()
         options = exact_key(self.options) if float in option_types else self.options
+        if self.own_scalars:
+            options = (*options, *self._own_numbers())
         try:
             return (
                 operation,
@@ -185,6 +206,14 @@ class Request(Generic[ResultT]):
         except AttributeError:  # arrays of other libraries, which have no spec yet
             self._view_arrays()
             return self.key()
+
+    def _own_numbers(self) -> tuple[Any, ...]:
+        """Return the values of the outputs' own scalars, as a part of a key."""
+        assert self.own_scalars is not None
+        return exact_key(
+            None if value is None else real_number(value, name)
+            for name, value in self.own_scalars.items()
+        )
 
     def _output_hash(self) -> Any:
         """Return the hash of the spec of the only output, None if nobody described it."""
@@ -255,7 +284,7 @@ class Request(Generic[ResultT]):
 
     def scalars(self) -> dict[str, float | None]:
         """Return the scalars by name."""
-        return {"alpha": self.alpha, "beta": self.beta}
+        return {"alpha": self.alpha, "beta": self.beta, **(self.own_scalars or {})}
 
     def specs(self) -> dict[str, Any]:
         """Return the specs of operands and outputs by name, None for an output without a spec.
@@ -303,33 +332,3 @@ class Request(Generic[ResultT]):
         if not is_described and self.handle is not None:
             operand = on_device(self.handle, operand, argument, spec_kinds)
         return tensor_spec(operand, argument, spec_kinds)
-
-
-class OwnScalarsRequest(Request[ResultT]):
-    """The arguments of one call of an operation some of whose outputs have their own scalars.
-
-    Parameters
-    ----------
-    *arguments
-        Those of a `Request`, up to `out`.
-    **own_scalars
-        The names of `Operation.shared_scalars`; None for the value of `alpha` or `beta`.
-    """
-
-    __slots__ = ("own_scalars",)
-
-    def __init__(self, *arguments: Any, **own_scalars: float | None) -> None:
-        super().__init__(*arguments)
-        self.own_scalars = own_scalars
-
-    def key(self) -> tuple[Any, ...]:
-        """Return a key that is equal for calls of one kind, with the outputs' own scalars."""
-        numbers = [
-            None if value is None else real_number(value, name)
-            for name, value in self.own_scalars.items()
-        ]
-        return (*super().key(), *exact_key(numbers))
-
-    def scalars(self) -> dict[str, float | None]:
-        """Return all scalars by name."""
-        return {**super().scalars(), **self.own_scalars}

@@ -23,7 +23,7 @@ from cudnnlite.cli.bench_lines import model_lines
 from cudnnlite.cli.bench_problems import PROBLEM_OPTIONS, line_of
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 
@@ -305,14 +305,14 @@ def test_a_candidate_that_is_not_there_is_told():
 
 
 def test_a_planted_fault_is_found_and_decides_the_exit_code(monkeypatch):
-    call = ConvolutionPlan.__call__
+    call = OperationPlan.__call__
 
     def faulty(plan, *operands, out, **options):
         result = call(plan, *operands, out=out, **options)
         out.device.fill(out.ptr + out.nbytes, out.dtype.itemsize, 0, out.stream)
         return result
 
-    monkeypatch.setattr(ConvolutionPlan, "__call__", faulty)
+    monkeypatch.setattr(OperationPlan, "__call__", faulty)
     result = bench(*CONVOLUTION, "--mode", "check")
     assert result.exit_code == 3
     assert "writes behind y: 4 bytes, the first 0 behind its end" in result.stdout

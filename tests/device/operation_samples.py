@@ -23,7 +23,7 @@ from tolerances import OPERATION_BOUNDS, assert_near
 
 import cudnnlite as dnn
 from cudnnlite.operations.convolution.request import ConvolutionRequest
-from cudnnlite.plans.request import OwnScalarsRequest, Request
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.problem import SCALARS, Problem
@@ -177,9 +177,8 @@ class Case:
         if self.operation.shared_scalars:
             alpha, beta = scalars.pop("alpha", 1.0), scalars.pop("beta", 0.0)
             own: dict[str, Any] = {**dict.fromkeys(self.operation.shared_scalars), **scalars}
-            return OwnScalarsRequest(
-                self.handle, self.operation, ordered, self.ordered, alpha, beta, out, **own
-            )
+            arguments = (self.handle, self.operation, ordered, self.ordered, alpha, beta, out)
+            return Request(*arguments, own_scalars=own)
         return request(self.handle, self.operation, ordered, self.ordered, out=out, **scalars)
 
     def scalars(self, alpha: float, beta: float) -> dict[str, float]:

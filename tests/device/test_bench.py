@@ -10,11 +10,10 @@ from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 
@@ -167,10 +166,10 @@ def write(array, offset, nbytes, byte):
 
 
 KINDS = {
-    "convolution": ConvolutionPlan,
-    "gradient of filters": ConvolutionPlan,
-    "batch by a matrix": GraphPlan,
-    "attention": GraphPlan,
+    "convolution": OperationPlan,
+    "gradient of filters": OperationPlan,
+    "batch by a matrix": OperationPlan,
+    "attention": OperationPlan,
     "lstm": RNNPlan,
 }
 
@@ -217,7 +216,7 @@ def test_a_result_that_depends_on_the_run_is_found(handle, fault):
 
 
 def test_an_input_that_is_changed_is_found(handle, monkeypatch):
-    Fault(monkeypatch, ConvolutionPlan, lambda _, out, operands: write(operands[1], 8, 2, 0))
+    Fault(monkeypatch, OperationPlan, lambda _, out, operands: write(operands[1], 8, 2, 0))
     assert "changes w, which is only read" in findings_of(handle, convolution())
 
 
@@ -289,7 +288,7 @@ def test_a_candidate_is_not_blamed_for_another(handle, monkeypatch):
             write(out, out.nbytes, 2, 0)
             write(operands[0], 0, 2, 0)
 
-    Fault(monkeypatch, ConvolutionPlan, spoil)
+    Fault(monkeypatch, OperationPlan, spoil)
     first, *others = [
         row for row in rows_of(handle, convolution(), "check", every=True) if row.status == "ok"
     ]

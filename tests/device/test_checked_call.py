@@ -124,7 +124,7 @@ class Scene:
             given["workspace"] = workspace
         if self.plan is None:
             return self.call.function(self.handle, **arrays, **self.call.options, **given)
-        if isinstance(self.plan, dnn.GraphPlan):
+        if isinstance(self.plan, dnn.OperationPlan) and self.plan.problem.kind == "graph":
             given["out"] = dict(zip(self.call.results, [given["out"]], strict=True))
         ordered = [arrays[name] for name in self.call.parameters if name in arrays]
         return self.plan(*ordered, **given)

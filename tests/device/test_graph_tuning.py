@@ -14,7 +14,7 @@ import cudnnlite as dnn
 from cudnnlite.autotune.tuner import best_replayed
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.search.timing_policy import TimingPolicy
 
 from .problems import poisoned, random_values, upload
@@ -153,10 +153,12 @@ def test_a_wrong_number_of_the_engine_that_the_heuristics_prefer_is_seen(
     handle: dnn.Handle, tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other engines are compared with float64, and not with a wrong result."""
-    call = GraphPlan.__call__
+    call = OperationPlan.__call__
     engines: list[object] = []
 
-    def faulty(plan: GraphPlan, *operands: object, **options: object) -> object:
+    def faulty(
+        plan: OperationPlan[dict[str, dnn.DeviceArray]], *operands: object, **options: object
+    ) -> object:
         result = call(plan, *operands, **options)
         engines.append(plan.choice.algorithm)
         if plan.choice.algorithm == engines[0]:
@@ -164,7 +166,7 @@ def test_a_wrong_number_of_the_engine_that_the_heuristics_prefer_is_seen(
                 array.fill(0)
         return result
 
-    monkeypatch.setattr(GraphPlan, "__call__", faulty)
+    monkeypatch.setattr(OperationPlan, "__call__", faulty)
     table = tuner.tune(product())
     for row in table:
         if row.algorithm == engines[0]:

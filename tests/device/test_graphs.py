@@ -928,7 +928,6 @@ def test_scratch_memory_of_a_plan(handle: dnn.Handle, replay: bool) -> None:
     nbytes = sum(graph.outputs[name].spec.nbytes for name in sums)
     with dnn.scaled_dot_product_attention_backward.plan(handle, **specs) as plan:
         assert plan.workspace >= plan.choice.workspace + nbytes
-        assert plan.output_count == 3
         workspace = new(handle, (plan.workspace,), "uint8")
         for own in (None, workspace):
             results = plan(**operands.arrays, workspace=own)
@@ -1303,7 +1302,7 @@ def broken(
 ) -> dnn.Graph:
     """Return a graph of one operation, whose result has a shape of its own."""
     graph = dnn.Graph()
-    x = graph.input("x", (2, 8, 6, 6), "float16")
+    x = graph.input("x", (2, 8, 6, 6), "float16", layout="NHWC")
     written = "cdesc" if kind == "MATMUL" else "ydesc"
     y = graph.virtual(shape)
     graph.node(kind, attributes, reads=dict.fromkeys(reads, x), writes={written: y})

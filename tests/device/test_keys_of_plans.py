@@ -603,7 +603,7 @@ def run_plan(plan: Any, call: Call, operands: Mapping[str, Any], out: Any) -> An
     """Return what a plan writes, or its error."""
     ordered = [operands[name] for name in call.parameters if name in operands]
     try:
-        if isinstance(plan, dnn.GraphPlan):
+        if isinstance(plan, dnn.OperationPlan) and plan.problem.kind == "graph":
             outs = out if isinstance(out, tuple) else (out,)
             by_name = plan(*ordered, out=dict(zip(call.results, outs, strict=True)))
             return [by_name[name].numpy() for name in call.results]

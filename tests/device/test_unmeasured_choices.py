@@ -10,8 +10,8 @@ from tolerances import assert_close, bound
 
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.results import CACHE, HEURISTIC
 
 from .problems import Problem as Case
@@ -127,13 +127,13 @@ def test_a_choice_that_another_program_saves_later_is_used(
 def algorithms_that_run(monkeypatch: pytest.MonkeyPatch) -> list[dnn.AlgorithmResult]:
     """Return a list that gets the choice of each convolution plan that is called."""
     choices: list[Any] = []
-    call = ConvolutionPlan.__call__
+    call = OperationPlan.__call__
 
     def noted(self: Any, *operands: Any, **options: Any) -> Any:
         choices.append(self.choice)
         return call(self, *operands, **options)
 
-    monkeypatch.setattr(ConvolutionPlan, "__call__", noted)
+    monkeypatch.setattr(OperationPlan, "__call__", noted)
     return choices
 
 

@@ -45,9 +45,7 @@ RESULTS = {
     "AlgorithmTable",
     "Candidate",
     "Candidates",
-    "ConvolutionPlan",
     "DeviceArray",
-    "GraphPlan",
     "GraphTensor",
     "ListedProblem",
     "ModelTuning",
@@ -700,7 +698,6 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.CTCLossPlan: lambda t: t.ctc_plan,
     dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
     dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
-    dnn.ConvolutionPlan: lambda t: t.plan,
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
     dnn.DeviceArray: lambda t: t.x,
@@ -709,7 +706,6 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
     dnn.Graph: lambda t: t.graph,
-    dnn.GraphPlan: lambda t: t.product_plan,
     dnn.GraphTensor: lambda t: t.graph.tensor("images"),
     dnn.Handle: lambda t: t.handle,
     dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
@@ -736,10 +732,6 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
 INSTANCES_OF_METHODS: dict[str, Callable[[Things], Any]] = {"Graph.plan": lambda t: t.product()}
 # what a call takes by place, in any number
 OPERANDS: dict[str, Callable[[Things], tuple[Any, ...]]] = {
-    "ConvolutionPlan.__call__": lambda t: (t.x, t.w),
-    "GraphPlan.__call__": lambda t: tuple(
-        t.handle.zeros(shape) for shape in ((1, 8, 8), (1, 8, 8), (1, 1, 8))
-    ),
     "OperationPlan.__call__": lambda t: (t.x,),
 }
 _IMAGES = {"x": "images"}

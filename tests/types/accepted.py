@@ -61,7 +61,7 @@ def functions_of_operations(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) 
         reveal_type(plan.problem)  # Problem
         reveal_type(plan(x))  # DeviceArray
     with dnn.convolution_forward.plan(handle, x, w, algorithm="GEMM") as choosing:
-        reveal_type(choosing)  # ConvolutionPlan
+        reveal_type(choosing)  # OperationPlan[DeviceArray]
         reveal_type(choosing.choice)  # AlgorithmResult | None
         reveal_type(choosing(x, w, out=x))  # DeviceArray
     reveal_type(dnn.convolution_forward.find(handle, x, w, beta=1.0, out=x))  # AlgorithmTable
@@ -122,7 +122,9 @@ def results_that_an_option_decides(
     reveal_type(stats)  # DeviceArray
     either = attention(handle, q, q, q, return_stats=flag)
     reveal_type(either)  # DeviceArray | tuple[DeviceArray, DeviceArray]
-    reveal_type(attention.plan(handle, q.spec, q.spec, q.spec, causal=True))  # GraphPlan
+    reveal_type(
+        attention.plan(handle, q.spec, q.spec, q.spec, causal=True)
+    )  # OperationPlan[dict[str, DeviceArray]]
     reveal_type(attention.graph(q.spec, q, w))  # Graph
     layer, rms = dnn.layer_normalization_forward, dnn.rms_normalization_forward
     reveal_type(layer(handle, q, w, w).shape)  # tuple[int, ...]
@@ -132,5 +134,5 @@ def results_that_an_option_decides(
     y, inverse = rms(handle, q, w, bias=w, training=True)
     either = rms(handle, q, w, training=flag)
     reveal_type(either)  # DeviceArray | tuple[DeviceArray, DeviceArray]
-    reveal_type(rms.plan(handle, q.spec, w))  # GraphPlan
+    reveal_type(rms.plan(handle, q.spec, w))  # OperationPlan[dict[str, DeviceArray]]
     return rms(handle, y, inverse, out=mean)

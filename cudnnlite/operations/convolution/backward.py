@@ -16,7 +16,6 @@ from cudnnlite.enums import (
 )
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionTransposePlan
 from cudnnlite.operations.convolution.function import convolution_operation
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.operands import operand_spec
@@ -399,8 +398,11 @@ def convolution_transpose(
         algorithm,
         interface,
         replay,
-        ConvolutionTransposePlan,
+        _OPERANDS_OF_TRANSPOSED,
     )
+
+
+_OPERANDS_OF_TRANSPOSED = {"x": "dy", "w": "w"}
 
 
 def _filter_tensor(handle: Handle, w: object) -> TensorSpec:

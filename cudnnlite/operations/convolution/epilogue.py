@@ -7,16 +7,18 @@ from functools import partial
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
-from cudnnlite.devices.handle import Handle
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.errors import ArgumentError, NotSupportedError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.graph.selection import Requirements
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.operations.graph.activations import ACTIVATIONS, parse_activation
-from cudnnlite.operations.graph.graph import Graph, kept_plan
-from cudnnlite.plans.graph_plan import GraphPlan, PlanByGraph
+from cudnnlite.operations.graph.graph import Graph, find_way, kept_plan
+from cudnnlite.plans.graph_plan import plan_by_graph
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.problem import Problem
 from cudnnlite.unknown import was_entered
@@ -80,25 +82,28 @@ class EpilogueRequest(ConvolutionRequest):
             return (*key, self.epilogue)
         return (*key, self.epilogue_graph())
 
-    def make_and_keep_plan(  # type: ignore[override]
-        self, key: tuple[Any, ...]
-    ) -> PlanByGraph:
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan[DeviceArray]:
         """Return a new plan, which the handle keeps for calls of this kind."""
         return kept_plan(self.handle, key, self.make_plan)
 
-    def make_plan(self) -> PlanByGraph:  # type: ignore[override]
-        """Return a new plan."""
-        problem, graph = self.make_problem(), self.epilogue_graph()
-        plan_graph = partial(
-            _plan_graph,
-            graph,
+    def make_plan(self) -> OperationPlan[DeviceArray]:
+        """Return a new plan; the error names what has engines."""
+        problem, graph, limit = self.make_problem(), self.epilogue_graph(), self.limit()
+        requirements = Requirements(problem.conv.math_type)
+        way = partial(
+            find_way,
             self.handle,
-            engine=self.algorithm,
-            math_type=problem.conv.math_type,
-            workspace_limit=self.limit(),
+            graph,
+            self.algorithm,
+            requirements,
+            limit,
             replay=parse_replay(self.replay),
         )
-        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=False).prepare()
+        try:
+            return plan_by_graph(self.handle, problem, graph, way, limit, is_listed=False)
+        except NotSupportedError as error:
+            error.notes += (_SERVED,)
+            raise
 
     def problem(self) -> Problem:
         """Return the graph as a problem, which the tuner takes."""
@@ -168,15 +173,6 @@ class EpilogueRequest(ConvolutionRequest):
                 "(N, 1, H, W), or (N, C, H, W)"
             )
         return result
-
-
-def _plan_graph(graph: Graph, handle: Handle, **options: Any) -> GraphPlan:
-    """Return the plan of a graph; the error names what has engines."""
-    try:
-        return graph.plan(handle, **options)
-    except NotSupportedError as error:
-        error.notes += (_SERVED,)
-        raise
 
 
 def _native_conv(problem: Problem) -> Any:

@@ -7,7 +7,6 @@ from typing import Concatenate, ParamSpec
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
 from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.operation import Algorithms, Operation
@@ -160,10 +159,8 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> the filter in the layout that is read fastest.
     """
 
-    _plan_annotation = "ConvolutionPlan"
     _result_annotation = "DeviceArray"
     _choices = frozenset({"algorithm", "interface", "replay"})
-    plan: Callable[Concatenate[Handle, P], ConvolutionPlan]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
     convert_filter: Callable[Concatenate[Handle, P], DeviceArray]

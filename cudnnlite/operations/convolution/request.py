@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cudnnlite.arguments import real_number
@@ -16,10 +17,11 @@ from cudnnlite.operations.convolution.algorithms import (
     ranked,
     search,
 )
-from cudnnlite.operations.convolution.convolution_plan import ConvolutionPlan
+from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.operations.layers.transform import transform_tensor
 from cudnnlite.plans.choice import tuned_choice, tuning_key
 from cudnnlite.plans.operands import alignment_of, check_writable, on_device, use
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
@@ -44,11 +46,12 @@ class ConvolutionRequest(Request[DeviceArray]):
         "graph", "descriptor", or None for either.
     replay : bool
         Whether the plan records its call as a CUDA graph.
-    plan_type : type
-        The class of the plans that `plan` returns.
+    names : mapping of str to str, optional
+        What the public function calls its operands, in its order, and their names in the problem,
+        for the plans that `plan` returns; the problem's own if not given.
     """
 
-    __slots__ = ("algorithm", "interface", "plan_type", "replay")
+    __slots__ = ("algorithm", "interface", "names", "replay")
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         algorithm: Any = None,
         interface: str | None = None,
         replay: bool = False,
-        plan_type: type[ConvolutionPlan] = ConvolutionPlan,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         # A call of super().__init__ would make each one-line call 0.3 us slower.
         self.handle = handle
@@ -79,10 +82,12 @@ class ConvolutionRequest(Request[DeviceArray]):
         self.workspace = workspace
         self.workspace_limit = workspace_limit
         self.reserve = None
+        self.own_scalars = None
+        self.problem_of = None
         self.algorithm = algorithm
         self.interface = interface
         self.replay = replay
-        self.plan_type = plan_type
+        self.names = names
 
     def key(self) -> tuple[Any, ...]:
         """Return the key of the plan for calls of this kind.
@@ -125,7 +130,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         """Whether the caller names neither an algorithm nor an interface."""
         return self.algorithm is None and self.interface is None
 
-    def make_and_keep_plan(self, key: tuple[Any, ...]) -> ConvolutionPlan:
+    def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan[DeviceArray]:
         """Return a new plan, which the handle keeps for calls of this kind."""
         problem = self.make_problem()
         limit = self.limit()
@@ -133,13 +138,13 @@ class ConvolutionRequest(Request[DeviceArray]):
         if self._is_free and self.handle.chooser is not None:
             return self._tuned_plan(key, problem, limit)
         # Later calls may have aligned operands, even if this call has not.
-        plan = self._planned(ConvolutionPlan, problem, algorithm, limit, is_aligned=True)
+        plan = self._planned(problem, algorithm, limit, is_aligned=True)
         self.handle.plans.keep(key, plan)
         return plan
 
     def _tuned_plan(
         self, key: tuple[Any, ...], problem: Problem, limit: int | None
-    ) -> ConvolutionPlan:
+    ) -> OperationPlan[DeviceArray]:
         """Return the plan of the tuner's choice.
 
         If the tuner has no choice, for instance because it may not measure now, the heuristic's
@@ -149,12 +154,12 @@ class ConvolutionRequest(Request[DeviceArray]):
         choice = self._tuned_choice(problem, limit)
         # The plan is that of a call that names the choice.
         named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
-        plan: ConvolutionPlan | None = plans.find(named_key)
+        plan: OperationPlan[DeviceArray] | None = plans.find(named_key)
         if plan is not None and choice is not None and choice.source == HEURISTIC:
             plan.copy_misaligned()  # the plan may be that of a call that named the choice
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
-            plan = self._planned(ConvolutionPlan, problem, choice, limit, is_aligned=True)
+            plan = self._planned(problem, choice, limit, is_aligned=True)
             plans.keep(named_key, plan)
         if choice is not None and not _is_heuristic(plan):
             plans.keep(key, plan)
@@ -169,7 +174,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         """Return the alignments of those operands that are arrays, by name."""
         return {name: alignment_of(array) for name, array in self._arrays().items()}
 
-    def make_plan(self) -> ConvolutionPlan:
+    def make_plan(self) -> OperationPlan[DeviceArray]:
         """Return a new plan, with the tuner's choice if there is one."""
         problem = self.make_problem()
         limit = self.limit()
@@ -177,9 +182,8 @@ class ConvolutionRequest(Request[DeviceArray]):
         if self._is_free and self.handle.chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
-        return self._planned(
-            self.plan_type, problem, algorithm, limit, is_aligned=is_aligned or not self._is_free
-        )
+        is_aligned = is_aligned or not self._is_free
+        return self._planned(problem, algorithm, limit, is_aligned=is_aligned, names=self.names)
 
     def choice_arguments(self) -> dict[str, Any]:
         """Return the arguments that say how to compute, by name.
@@ -196,17 +200,17 @@ class ConvolutionRequest(Request[DeviceArray]):
 
     def _planned(
         self,
-        plan_type: type[ConvolutionPlan],
         problem: Problem,
         algorithm: object,
         limit: int | None,
         *,
         is_aligned: bool,
-    ) -> ConvolutionPlan:
+        names: Mapping[str, str] | None = None,
+    ) -> OperationPlan[DeviceArray]:
         """Return a new plan, prepared."""
         interface = parse_interface(self.interface)
         check_interface(problem, algorithm, interface)
-        plan = plan_type(
+        plan = convolution_plan(
             self.handle,
             problem,
             algorithm,
@@ -214,8 +218,8 @@ class ConvolutionRequest(Request[DeviceArray]):
             interface,
             replay=parse_replay(self.replay),
             is_aligned=is_aligned or algorithm is not None,
+            operands=names,
         )
-        plan.prepare()
         is_of_policy = self._is_free and getattr(algorithm, "source", "") == HEURISTIC
         if is_of_policy:
             plan.copy_misaligned()
@@ -298,6 +302,6 @@ class ConvolutionRequest(Request[DeviceArray]):
             )
 
 
-def _is_heuristic(plan: ConvolutionPlan) -> bool:
+def _is_heuristic(plan: OperationPlan[DeviceArray]) -> bool:
     """Whether cuDNN's heuristic chose what a plan runs; no if it runs nothing."""
     return plan.choice is not None and plan.choice.source == HEURISTIC

@@ -16,10 +16,12 @@ from cudnnlite.graph.selection import Requirements
 from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
 from cudnnlite.plans.choice import tuning_key
 from cudnnlite.plans.function import OperationFunction
-from cudnnlite.plans.graph_plan import GraphPlan
+from cudnnlite.plans.graph_plan import NamedResults
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.frozen import exact_key
+from cudnnlite.specs.layout import span
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -84,6 +86,9 @@ class GraphRequest(Generic[ResultT]):
         The conversions of a product's operands that engines may make.
     optional : frozenset of str
         The operands that may be None: they are left out of the graph.
+    without_gaps : callable, optional
+        (handle, array, argument) -> the array, or its copy without gaps, where the graph's engines
+        take no gaps.  Each call copies; a plan refuses gaps.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class GraphRequest(Generic[ResultT]):
         math_type: MathType = MathType.DEFAULT,
         *,
         optional: frozenset[str] = frozenset(),
+        without_gaps: Callable[[Handle, DeviceArray, str], DeviceArray] | None = None,
     ) -> None:
         self._handle: Any = handle
         self._name = name
@@ -112,6 +118,7 @@ class GraphRequest(Generic[ResultT]):
         self._numbers = {} if numbers is None else numbers
         self._math_type = math_type
         self._optional = optional
+        self._without_gaps = without_gaps
 
     def graph(self) -> Graph:
         """Return the request as a graph."""
@@ -142,7 +149,18 @@ class GraphRequest(Generic[ResultT]):
             self._check_output_dtype(name, spec.dtype, record.spec.dtype)
             if spec.shape == record.spec.shape:  # the plan names another shape
                 set_output_strides(graph, name, spec.strides)
+        if self._without_gaps is not None:
+            self._refuse_gaps(graph)
         return graph
+
+    def _refuse_gaps(self, graph: Graph) -> None:
+        """Raise ArgumentError for an output with gaps."""
+        for name, record in graph.outputs.items():
+            spec = record.spec
+            if span(spec.shape, spec.strides) != spec.size:
+                raise ArgumentError(
+                    f"{self._output_argument(name)} is {spec}; needed: an array without gaps"
+                )
 
     def _output_argument(self, name: str) -> str:
         """Return how a message calls what the caller gives for a result."""
@@ -166,7 +184,7 @@ class GraphRequest(Generic[ResultT]):
         """Raise ArgumentError: there is a graph instead."""
         raise ArgumentError(f"{self._name} is a graph as data: {self._name}.graph(...) returns it")
 
-    def plan(self) -> GraphPlan:
+    def plan(self) -> OperationPlan[NamedResults]:
         """Return a plan: it has chosen an engine and prepared the C call for many calls."""
         for name, result in self._outputs().items():
             if result is not None and not isinstance(result, TensorSpec):
@@ -194,16 +212,22 @@ class GraphRequest(Generic[ResultT]):
             if self._replace_operands():
                 return self.run()
             plan = kept_plan(handle, key, self._make_plan)
-        if self._results == plan.problem.operation.writes and not self._numbers:
-            return plan.run(operands, self._out)  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()
         results = plan(*operands, out=out, **self._numbers)
-        arrays = tuple(results[name] for name in self._results)
-        return arrays[0] if len(arrays) == 1 else arrays  # type: ignore[return-value]
+        if len(self._results) == 1:
+            return results[self._results[0]]  # type: ignore[no-any-return]
+        return tuple(results[name] for name in self._results)  # type: ignore[return-value]
 
     def _replace_operands(self) -> bool:
-        """Replace operands that no plan takes by others; return whether there was one."""
-        return False
+        """Replace operands with gaps that no plan takes by copies; return whether there was one."""
+        if self._without_gaps is None:
+            return False
+        operands = {name: array for name, array in self._operands.items() if array is not None}
+        copies = {
+            name: self._without_gaps(self._handle, array, name) for name, array in operands.items()
+        }
+        self._operands.update(copies)
+        return any(copies[name] is not array for name, array in operands.items())
 
     def _key(self) -> tuple[Any, ...]:
         """Return a key that is equal for calls of one kind.
@@ -244,7 +268,7 @@ class GraphRequest(Generic[ResultT]):
         self._out = results if len(self._results) > 1 else results[0]
         return operand_views
 
-    def _make_plan(self) -> GraphPlan:
+    def _make_plan(self) -> OperationPlan[NamedResults]:
         handle = self._handle
         use(handle)
         requirements = Requirements(self._math_type)
@@ -274,11 +298,10 @@ class GraphFunction(OperationFunction[P, ResultT]):
         (arguments) -> the graph, as data.
     """
 
-    _plan_annotation = "GraphPlan"
     _plan_results = """
     A call of the plan returns a dict of all results by name, also if there is only one."""
     _choices = frozenset({"math_type"})
-    plan: Callable[Concatenate[Handle, P], GraphPlan]  # type: ignore[assignment]
+    plan: Callable[Concatenate[Handle, P], OperationPlan[NamedResults]]  # type: ignore[assignment]
     problem: Callable[P, NoReturn]
     graph: Callable[P, Graph]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, ask_about
@@ -19,7 +17,8 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.graph.selection import Requirements
 from cudnnlite.plans.choice import tuned_choice
-from cudnnlite.plans.graph_plan import GraphPlan, scratch_bytes
+from cudnnlite.plans.graph_call import WayThroughGraph, scratch_bytes
+from cudnnlite.plans.graph_plan import NamedResults, graph_plan
 from cudnnlite.plans.operands import use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
@@ -120,7 +119,7 @@ class Graph(GraphData):
         deterministic: bool = False,
         workspace_limit: int | str | None = None,
         replay: bool = False,
-    ) -> GraphPlan:
+    ) -> OperationPlan[NamedResults]:
         """Choose an engine and prepare the C call once, for many calls; nothing is computed.
 
         Parameters
@@ -145,7 +144,7 @@ class Graph(GraphData):
 
         Returns
         -------
-        GraphPlan
+        OperationPlan
             To be called with the graph's inputs by name.
 
         Raises
@@ -222,22 +221,41 @@ def plan_graph(
     *,
     replay: bool = False,
     scratch: Collection[str] = (),
-) -> GraphPlan:
+) -> OperationPlan[NamedResults]:
     """Return the plan of a graph, by the engine that is given, the tuner's or the heuristics'.
 
     `scratch` names the outputs that no call returns: they are in the workspace.
     """
-    make_plan = partial(
-        _plan_by, handle, graph, limit=limit, requirements=requirements, scratch=scratch
-    )
+    way = find_way(handle, graph, engine, requirements, limit, replay=replay, scratch=scratch)
+    return graph_plan(handle, graph, way, limit)
+
+
+def find_way(
+    handle: Handle,
+    graph: Graph,
+    engine: Engine | AlgorithmResult | None,
+    requirements: Requirements,
+    limit: int | None,
+    *,
+    replay: bool = False,
+    scratch: Collection[str] = (),
+) -> WayThroughGraph:
+    """Return how a graph is computed: by the engine that is given, the tuner's, or any that serves.
+
+    The parameters are those of `plan_graph`.
+    """
     has_empty_batch = any(record.spec.size == 0 for record in graph.inputs.values())
-    if engine is not None or has_empty_batch:
-        return make_plan(engine, replay=replay)
-    choice = None
-    if _tuner_knows(requirements):
+    if engine is None and _tuner_knows(requirements) and not has_empty_batch:
         engine_limit = _engine_limit(graph, limit, scratch)
-        choice = tuned_choice(handle, GraphProblem(graph), {}, engine_limit, replay=replay)
-    return make_plan(choice, replay=replay)
+        engine = tuned_choice(handle, GraphProblem(graph), {}, engine_limit, replay=replay)
+    source = ""
+    if isinstance(engine, AlgorithmResult):
+        replay = replay or engine.replay
+        source = engine.source
+        engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
+    elif engine is not None:
+        instance_of(engine, Engine, "engine")
+    return WayThroughGraph(engine, requirements, replay, scratch, source=source)
 
 
 def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], PlanT]) -> PlanT:
@@ -253,31 +271,6 @@ def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], Plan
             return plan
     plan = make_plan()
     handle.plans.keep(key, plan)
-    return plan
-
-
-def _plan_by(
-    handle: Handle,
-    graph: Graph,
-    engine: Engine | AlgorithmResult | None,
-    *,
-    limit: int | None,
-    requirements: Requirements,
-    replay: bool,
-    scratch: Collection[str],
-) -> GraphPlan:
-    """Return the plan of a graph by an engine, or by the heuristics' engine."""
-    source = ""
-    if isinstance(engine, AlgorithmResult):
-        replay = replay or engine.replay
-        source = engine.source
-        engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
-    elif engine is not None:
-        instance_of(engine, Engine, "engine")
-    plan = GraphPlan(handle, graph, engine, limit, requirements, replay=replay, scratch=scratch)
-    plan.prepare()
-    if source:
-        plan.choice = replace(plan.choice, source=source)
     return plan
 
 

@@ -7,7 +7,7 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode
 from cudnnlite.operations.layers import graph_activation
-from cudnnlite.operations.layers.graph_activation import GraphActivationRequest, graph_name
+from cudnnlite.operations.layers.graph_activation import graph_name, request_by_graph
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.activation import BACKWARD, FORWARD
@@ -74,7 +74,7 @@ def activation_forward(
     name = graph_name(activation)
     if name is not None:
         declaration = graph_activation.FORWARD[name]
-        return GraphActivationRequest(handle, declaration, (x,), alpha, beta, out)
+        return request_by_graph(handle, declaration, (x,), alpha, beta, out)
     return Request(handle, FORWARD, (x,), (activation,), alpha, beta, out)
 
 
@@ -135,5 +135,5 @@ def activation_backward(
     name = graph_name(activation)
     if name is not None:
         declaration = graph_activation.BACKWARD[name]
-        return GraphActivationRequest(handle, declaration, (y, dy, x), alpha, beta, out)
+        return request_by_graph(handle, declaration, (y, dy, x), alpha, beta, out)
     return Request(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)

@@ -13,7 +13,7 @@ from cudnnlite.enums import ActivationMode, BatchNormMode, parse_enum
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import tensor_spec, view_operand, with_channel_axis
-from cudnnlite.plans.request import OwnScalarsRequest, Request
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.batch_normalization import (
     BACKWARD,
     BACKWARD_ADD_RELU,
@@ -361,7 +361,7 @@ def batch_normalization_backward(
                     f"{name} is given without the activation of the training call, "
                     "and is used with an activation alone"
                 )
-        return OwnScalarsRequest(
+        return Request(
             handle,
             BACKWARD,
             (x, dy, scale, saved_mean, saved_inv_variance),
@@ -369,8 +369,7 @@ def batch_normalization_backward(
             alpha,
             beta,
             BACKWARD.gathered(out),
-            alpha_param=alpha_param,
-            beta_param=beta_param,
+            own_scalars={"alpha_param": alpha_param, "beta_param": beta_param},
         )
     scalars = {"alpha": alpha, "beta": beta}
     if alpha_param is not None:

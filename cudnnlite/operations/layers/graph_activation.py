@@ -15,9 +15,11 @@ from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import EXECUTE, GraphProblem, OperationByGraph
+from cudnnlite.graph.selection import NO_REQUIREMENTS
 from cudnnlite.operations.graph.activations import LEAKY_SLOPE, activation_key
-from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import PlanByGraph
+from cudnnlite.operations.graph.graph import Graph, find_way
+from cudnnlite.plans.graph_plan import plan_by_graph
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.operation import check_alike
 from cudnnlite.problems.problem import Problem
@@ -97,37 +99,44 @@ def graph_name(activation: object) -> str | None:
     return name if name in _MODES else None
 
 
-class GraphActivationRequest(Request[DeviceArray]):
-    """The arguments of one call of such an activation."""
+def request_by_graph(
+    handle: Handle | None,
+    operation: GraphActivation,
+    operands: Sequence[Any],
+    alpha: float,
+    beta: float,
+    out: Any,
+) -> Request[DeviceArray]:
+    """Return the arguments of one call of such an activation, bound."""
+    for name, value, plain in (("alpha", alpha, 1.0), ("beta", beta, 0.0)):
+        if value != plain:
+            raise ArgumentError(
+                f"{name}={shown(value)}; allowed with an activation that is a graph: {plain}"
+            )
+    return Request(
+        handle,
+        operation,
+        operands,
+        (),
+        alpha,
+        beta,
+        out,
+        planner=_activation_plan,
+        problem_of=_graph_problem,
+    )
 
-    def __init__(
-        self,
-        handle: Handle | None,
-        operation: GraphActivation,
-        operands: Sequence[Any],
-        alpha: float,
-        beta: float,
-        out: Any,
-    ) -> None:
-        super().__init__(handle, operation, operands, (), alpha, beta, out)
-        for name, value, plain in (("alpha", alpha, 1.0), ("beta", beta, 0.0)):
-            if value != plain:
-                raise ArgumentError(
-                    f"{name}={shown(value)}; allowed with an activation that is a graph: {plain}"
-                )
 
-    def make_plan(self) -> PlanByGraph:
-        """Return a new plan, on a handle that may be used."""
-        problem, limit = self.make_problem(), self.limit()
+def _activation_plan(
+    handle: Handle, problem: Problem, limit: int | None
+) -> OperationPlan[DeviceArray]:
+    graph = activation_graph(problem)
+    way = partial(find_way, handle, graph, None, NO_REQUIREMENTS, limit)
+    return plan_by_graph(handle, problem, graph, way, limit, is_listed=False)
 
-        graph = activation_graph(problem)
-        plan_graph = partial(graph.plan, self.handle, workspace_limit=limit)
-        return PlanByGraph(self.handle, problem, graph, plan_graph, is_listed=False).prepare()
 
-    def problem(self) -> Problem:
-        """Return the graph as a problem, which the tuner takes."""
-        super().problem()  # refuses arguments that only a call uses
-        return GraphProblem(activation_graph(self.make_problem()))
+def _graph_problem(problem: Problem) -> GraphProblem:
+    """Return the graph as a problem, which the tuner takes."""
+    return GraphProblem(activation_graph(problem))
 
 
 def activation_graph(problem: Problem) -> Graph:

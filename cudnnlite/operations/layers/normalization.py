@@ -13,7 +13,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.indexing import memory_axes_order
 from cudnnlite.errors import ArgumentError, CaptureError
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.operations.graph.function import GraphRequest, ResultT, graph_operation
+from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.normalization_types import (
     NormalizationFunction,
@@ -24,33 +24,11 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import span
 
 
-class NormalizationRequest(GraphRequest[ResultT]):
-    """The arguments of one normalisation, whose operands are copied if they have gaps.
+def _without_gaps(handle: Handle, array: DeviceArray, argument: str) -> DeviceArray:
+    """Return an array, or a copy without gaps whose axes have the same order in memory.
 
     cuDNN 9.19 refuses gaps in layer and RMS normalisation (H200), so no plan has them.
     """
-
-    def _replace_operands(self) -> bool:
-        operands = {name: array for name, array in self._operands.items() if array is not None}
-        copies = {
-            name: _without_gaps(self._handle, array, name) for name, array in operands.items()
-        }
-        self._operands.update(copies)
-        return any(copies[name] is not array for name, array in operands.items())
-
-    def _make_graph(self) -> Graph:
-        graph = super()._make_graph()
-        for name, record in graph.outputs.items():
-            spec = record.spec
-            if span(spec.shape, spec.strides) != spec.size:
-                raise ArgumentError(
-                    f"{self._output_argument(name)} is {spec}; needed: an array without gaps"
-                )
-        return graph
-
-
-def _without_gaps(handle: Handle, array: DeviceArray, argument: str) -> DeviceArray:
-    """Return an array, or a copy without gaps whose axes have the same order in memory."""
     if array.is_packed:
         return array
     try:
@@ -399,7 +377,7 @@ def _forward(
 ) -> GraphRequest[Any]:
     one_of(training, "training", True, False)
     statistics = ("inv_variance",) if mode == "RMS" else ("mean", "inv_variance")
-    return NormalizationRequest(
+    return GraphRequest(
         handle,
         f"{mode.lower()}_normalization_forward",
         forward_graph,
@@ -409,6 +387,7 @@ def _forward(
         out,
         workspace_limit,
         optional=frozenset({"bias"}) if mode == "RMS" else frozenset(),
+        without_gaps=_without_gaps,
     )
 
 
@@ -426,7 +405,7 @@ def _backward(
     operands = {"dy": dy, "x": x, "scale": scale, "mean": mean, "inv_variance": inv_variance}
     if mode == "RMS":
         del operands["mean"]
-    return NormalizationRequest(
+    return GraphRequest(
         handle,
         f"{mode.lower()}_normalization_backward",
         backward_graph,
@@ -435,6 +414,7 @@ def _backward(
         ("dx", "dscale") if mode == "RMS" else ("dx", "dscale", "dbias"),
         out,
         workspace_limit,
+        without_gaps=_without_gaps,
     )
 
 

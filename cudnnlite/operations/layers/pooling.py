@@ -9,7 +9,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
-from cudnnlite.operations.layers.pooling_plan import PoolingRequest, pooling_with_indices_graph
+from cudnnlite.operations.layers.pooling_plan import pooling_plan, pooling_with_indices_graph
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
@@ -73,7 +73,7 @@ def pooling_forward(
     ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, ceil_mode=True)).numpy().ravel())
     [4. 5. 7. 8.]
     """
-    return PoolingRequest(handle, FORWARD, (x,), (pooling,), alpha, beta, out)
+    return Request(handle, FORWARD, (x,), (pooling,), alpha, beta, out, planner=pooling_plan)
 
 
 @graph_operation
@@ -204,4 +204,4 @@ def pooling_backward(
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]
     """
-    return PoolingRequest(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out)
+    return Request(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out, planner=pooling_plan)

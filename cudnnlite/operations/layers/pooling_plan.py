@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from cudnnlite.devices.arrays import DeviceArray
+from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, PoolingMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.plans.graph_plan import GraphPlan, PlanByGraph
+from cudnnlite.plans.graph_call import WayThroughGraph
+from cudnnlite.plans.graph_plan import plan_by_graph
 from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.plans.request import Request
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
@@ -29,21 +30,12 @@ _MODES = {
 }
 
 
-class PoolingRequest(Request[DeviceArray]):
-    """The arguments of one call of a pooling, or of its gradient."""
-
-    def make_plan(self) -> OperationPlan[DeviceArray]:
-        """Return a new plan; it runs a graph if the padding differs at the two ends of an axis."""
-        problem, limit = self.make_problem(), self.limit()
-        if not pools_by_graph(problem):
-            return OperationPlan(self.handle, problem, limit).prepare()
-
-        handle, graph = self.handle, pooling_graph(problem)
-
-        def plan_graph() -> GraphPlan:
-            return GraphPlan(handle, graph, None, limit).prepare()
-
-        return PlanByGraph(handle, problem, graph, plan_graph, is_listed=True).prepare()
+def pooling_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
+    """Return the plan of a pooling; it runs a graph if the padding differs at an axis' two ends."""
+    if not pools_by_graph(problem):
+        return OperationPlan(handle, problem, limit)
+    graph = pooling_graph(problem)
+    return plan_by_graph(handle, problem, graph, WayThroughGraph, limit, is_listed=True)
 
 
 def pools_by_graph(problem: Problem) -> bool:

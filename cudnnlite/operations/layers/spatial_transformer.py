@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.operands import operand_spec
-from cudnnlite.plans.request import OwnScalarsRequest, Request
+from cudnnlite.plans.request import Request
 from cudnnlite.problems.spatial_transformer import GRID, GRID_BACKWARD, SAMPLE, SAMPLE_BACKWARD
 from cudnnlite.specs.layers import SpatialTransformerSpec
 
@@ -289,7 +289,7 @@ def spatial_transformer_sample_backward(
      [0. 2. 0.]] [1.  1.5]
     """
     options = (_parse_transformer(handle, transformer, x, "x", grid),)
-    return OwnScalarsRequest(
+    return Request(
         handle,
         SAMPLE_BACKWARD,
         (x, grid, dy),
@@ -297,6 +297,5 @@ def spatial_transformer_sample_backward(
         alpha,
         beta,
         out,
-        alpha_dgrid=alpha_dgrid,
-        beta_dgrid=beta_dgrid,
+        own_scalars={"alpha_dgrid": alpha_dgrid, "beta_dgrid": beta_dgrid},
     )
