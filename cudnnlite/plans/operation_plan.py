@@ -158,10 +158,6 @@ class OperationPlan(Plan, Generic[ResultT]):
         if not self._is_graph:  # users name a graph's tensors, which must not hide attributes
             for name, value in problem.values.items():
                 setattr(self, name, value)
-        operation = problem.operation
-        self._reads = len(operation.reads)
-        self._writes_one = operation.writes_one
-        self._names = (*operation.reads, *operation.writes)
         self._seen_specs: dict[str, TensorSpec] = {}  # specs that passed the check
         self._new_specs: dict[str, TensorSpec] = {}  # of results that a call may allocate
         # A call with the same arrays as the last one checks nothing again, which saves 4 of 5 us
@@ -170,7 +166,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._last: CheckedCall | None = None
         self._planned: PlannedCall | None = None
         self._prepared: Any = None
-        self._alignments: Mapping[str, int] = operation.alignments(problem.specs, problem.values)
+        self._alignments: Mapping[str, int] = problem.operation.alignments(
+            problem.specs, problem.values
+        )
         self._copies: AlignedCopies | None = None
         self._unaligned_plan: OperationPlan[ResultT] | None = None
         self._copies_misaligned = False
@@ -178,6 +176,15 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._lease = handle.workspace.reserve
         self._numbers = numbers
         self._is_listed = is_listed
+        self._arrange_arrays(operands)
+        self._prepare(plan_call)
+
+    def _arrange_arrays(self, operands: Mapping[str, str] | None) -> None:
+        """Note which arrays a call has, in which order, which it writes and which it returns."""
+        problem, operation = self.problem, self.problem.operation
+        self._reads = len(operation.reads)
+        self._writes_one = operation.writes_one
+        self._names = (*operation.reads, *operation.writes)
         self._operand_names = (
             (*operands,) if operands else operation.call_operands or operation.reads
         )
@@ -208,7 +215,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             (written, other) for written in self._written for other in range(written)
         ]
         self._note_header_names()
-        self._prepare(plan_call)
 
     def _prepare(self, plan_call: PlanCall) -> None:
         """Choose an algorithm and prepare the C call; close the plan if that fails."""
