@@ -18,6 +18,7 @@ from cudnnlite.graph.attributes import attribute
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import finalized_plan
 from cudnnlite.graph.engines import Configuration
+from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 
 # Allocators return the same addresses again and again, so a few packs serve most calls.
@@ -46,6 +47,8 @@ class ExecutionPlan(PreparedCall):
         The engine with its knobs.
     stack : ExitStack
         The owner of all descriptors.
+    numbers : NumbersInMemory, optional
+        The numbers that the graph passes by value.
 
     Attributes
     ----------
@@ -65,7 +68,11 @@ class ExecutionPlan(PreparedCall):
     """
 
     def __init__(
-        self, graph: OperationGraph, configuration: Configuration, stack: ExitStack
+        self,
+        graph: OperationGraph,
+        configuration: Configuration,
+        stack: ExitStack,
+        numbers: NumbersInMemory | None = None,
     ) -> None:
         handle, uids = graph.handle, graph.uids
         plan = stack.enter_context(finalized_plan(graph, configuration))
@@ -80,6 +87,9 @@ class ExecutionPlan(PreparedCall):
         # A pack whose addresses could not be written.
         self._spare: _Pack | None = None
         self._names = tuple(uids)
+        self._other_views = graph.other_views
+        self._numbers = numbers  # C reads its memory
+        self._constant_addresses = {} if numbers is None else numbers.addresses
         # C reads the addresses here when they are written into a pack.
         self._pointers = (ctypes.c_void_p * (len(uids) + 1))()
         self._write = Struct(f"{len(uids) + 1}P").pack_into
@@ -94,18 +104,17 @@ class ExecutionPlan(PreparedCall):
         ArgumentError
             An address is not aligned as the plan needs it.
         """
-        self._point_to(addresses, workSpace)
-
-    def _point_to(self, addresses: dict[str, int], workspace: int) -> None:
-        """Change the addresses, which are those of all operands."""
-        key = (*self._ordered(addresses), workspace)
+        for view, name in self._other_views.items():
+            addresses[view] = addresses[name]
+        addresses |= self._constant_addresses
+        key = (*self._ordered(addresses), workSpace)
         pack = self._packs.get(key)
         if pack is None:
             bits = 0
             for address in key:
                 bits |= address
             if bits % ALIGNMENT:
-                self._refuse(addresses | {"workspace": workspace})
+                self._refuse(addresses | {"workspace": workSpace})
             pack = self._write_pack(key)
         self.arguments = pack.arguments
 

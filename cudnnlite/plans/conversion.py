@@ -11,7 +11,7 @@ from typing import Any
 
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.transform import TRANSFORM
@@ -43,6 +43,8 @@ class ConvertedCall:
         The same problem in the strides that the call computes in.
     stack : ExitStack
         Owns the descriptors.
+    layout : str
+        The layout that operands are converted to, for messages; empty if it goes without saying.
 
     Attributes
     ----------
@@ -60,8 +62,14 @@ class ConvertedCall:
     call: Any = None
 
     def __init__(
-        self, handle: Handle, problem: Problem, inner_problem: Problem, stack: ExitStack
+        self,
+        handle: Handle,
+        problem: Problem,
+        inner_problem: Problem,
+        stack: ExitStack,
+        layout: str = "",
     ) -> None:
+        self._layout = layout
         specs = memory_of(problem)
         self.converted = {
             name: spec
@@ -107,13 +115,18 @@ class ConvertedCall:
 
     def function(self) -> None:
         """Enqueue the conversions and the call."""
-        for convert in self._conversions.values():
-            convert()
-        call = self.call
-        if status := call.function(*call.arguments):
-            call.check(status)
-        for convert in self._back_conversions.values():
-            convert()
+        try:
+            for convert in self._conversions.values():
+                convert()
+            call = self.call
+            if status := call.function(*call.arguments):
+                call.check(status)
+            for convert in self._back_conversions.values():
+                convert()
+        except CudnnError as error:
+            if self._layout:
+                error.involving(layout=self._layout)
+            raise
 
 
 def conversion(

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from cudnnlite.arguments import cut
 from cudnnlite.devices.handle import Handle
-from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import Status
 from cudnnlite.errors import NotSupportedError, WorkspaceLimitError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Configuration, Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.node_attributes import parse_number
+from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
-from cudnnlite.graph.records import TensorRecord
 from cudnnlite.graph.selection import (
     HEURISTICS_OF_PLANS,
     NO_REQUIREMENTS,
@@ -38,8 +34,6 @@ from cudnnlite.plans.planned_call import PlannedCall
 from cudnnlite.plans.replay import Operand, ReplayedCall
 from cudnnlite.problems.problem import Problem
 from cudnnlite.sizes import aligned_size, over_limit
-
-_NUMBER_BYTES = 16  # of memory for each number that is passed by value
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ def graph_call(
         except NotSupportedError as error:
             error.notes = (*error.notes, *_hints(handle, graph, way.requirements))
             raise
-    make_call = partial(GraphCall, numbers=numbers)
+    make_call = partial(ExecutionPlan, numbers=numbers)
     if way.engine is not None:
         selection = named(
             native, way.engine, way.requirements, "engine", stack, make_call=make_call
@@ -172,62 +166,6 @@ def scratch_bytes(graph: GraphData, scratch: Iterable[str]) -> int:
     """Return the bytes of the outputs that are in scratch memory."""
     outputs = graph.outputs
     return sum(aligned_size(outputs[name].spec.nbytes) for name in scratch)
-
-
-class GraphCall(ExecutionPlan):
-    """An execution plan that passes a graph's numbers by value."""
-
-    def __init__(
-        self,
-        native: OperationGraph,
-        configuration: Configuration,
-        stack: ExitStack,
-        numbers: NumbersInMemory,
-    ) -> None:
-        super().__init__(native, configuration, stack)
-        self._numbers = numbers
-        self._other_views = native.other_views
-
-    def replace(self, workSpace: int = 0, **addresses: int) -> None:
-        """Change the addresses of operands and workspace."""
-        for view, name in self._other_views.items():
-            addresses[view] = addresses[name]
-        addresses.update(self._numbers.addresses)
-        self._point_to(addresses, workSpace)
-
-
-class NumbersInMemory:
-    """Host memory with the numbers that a graph passes by value; C reads it at each call."""
-
-    def __init__(self, scalars: Mapping[str, TensorRecord]) -> None:
-        self.names = frozenset(scalars)
-        self._dtypes = {name: record.dtype for name, record in scalars.items()}
-        self._values = {name: record.value for name, record in scalars.items()}
-        memory = np.zeros((len(scalars) + 1) * _NUMBER_BYTES, np.uint8)
-        start = -memory.ctypes.data % _NUMBER_BYTES
-        self._places = {}
-        for place, (name, record) in enumerate(scalars.items()):
-            offset = start + place * _NUMBER_BYTES
-            dtype = numpy_dtype(record.dtype)
-            self._places[name] = memory[offset : offset + dtype.itemsize].view(dtype)
-        self.addresses = {name: place.ctypes.data for name, place in self._places.items()}
-        self._write(self._values)
-
-    @contextmanager
-    def changed(self, numbers: Mapping[str, object]) -> Iterator[None]:
-        """Change the values of numbers for one call."""
-        values = {
-            name: parse_number(value, self._dtypes[name], name) for name, value in numbers.items()
-        }
-        try:
-            self._write(values)
-            yield
-        finally:
-            self._write(self._values)
-
-    def _write(self, values: Mapping[str, float | None]) -> None:
-        for name, value in values.items():
-            self._places[name][0] = value
 
 
 def _none_named(

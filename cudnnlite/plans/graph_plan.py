@@ -12,8 +12,9 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.graph_call import NumbersInMemory, WayThroughGraph, graph_call
+from cudnnlite.plans.graph_call import WayThroughGraph, graph_call
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.planned_call import PlannedCall
 from cudnnlite.problems.problem import Problem

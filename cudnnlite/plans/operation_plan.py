@@ -16,11 +16,11 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import EXECUTE, GraphProblem
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
 from cudnnlite.plans.empty_batch import SumOfNothing
-from cudnnlite.plans.graph_call import NumbersInMemory
 from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import (
     channel_shape,

@@ -23,9 +23,10 @@ import numpy as np
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
 from cudnnlite.graph.engines import configurations, configure
+from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
-from cudnnlite.plans.graph_plan import GraphCall, NumbersInMemory
 from tools.record.graph_cases import FAMILIES, Array, Case, Key, combinations
 from tools.record.support import upload, write
 
@@ -69,14 +70,14 @@ def record(handle: dnn.Handle, key: Key) -> Outcome:
                 with ExitStack() as trial:
                     configured = configure(native, configuration.engine, trial)
                     numbers = NumbersInMemory(case.graph.scalars)
-                    call = GraphCall(native, configured, trial, numbers)
+                    call = ExecutionPlan(native, configured, trial, numbers)
                     return Outcome("SUCCESS", engine, run(handle, case, call))
             except CudnnError as error:
                 outcome = Outcome(error.status.name, engine)
         return outcome
 
 
-def run(handle: dnn.Handle, case: Case, call: GraphCall) -> float | str:
+def run(handle: dnn.Handle, case: Case, call: ExecutionPlan) -> float | str:
     """Make a call over poisoned outputs, and return the largest error."""
     records = case.graph.inputs | case.graph.outputs
     specs = {name: record.spec for name, record in records.items()}

@@ -16,8 +16,8 @@ from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, prepare
 from cudnnlite.operations.convolution.layout_conversion import (
-    ConvertedConvolution,
     conversion_layout,
+    converted_convolution,
     converted_operands,
     faster_layout,
     layout_of_filter,
@@ -147,7 +147,7 @@ class ConvolutionWay:
         Without a choice, cuDNN's heuristic chooses in that layout.
         """
         with ExitStack() as own:
-            call = ConvertedConvolution(
+            planned = converted_convolution(
                 handle,
                 problem,
                 choice,
@@ -160,12 +160,11 @@ class ConvolutionWay:
             )
             stack.enter_context(own.pop_all())
         alignments = {}
-        if choice is None and isinstance(call.choice.algorithm, Engine):
+        if choice is None and isinstance(getattr(planned.choice, "algorithm", None), Engine):
             converted = converted_operands(problem, layout)
             in_place = [name for name in problem.specs if name not in converted]
             alignments = dict.fromkeys(in_place, ALIGNMENT)
-        row = replace(call.choice, workspace=call.workspace)
-        return PlannedCall(call, row, call.workspace, alignments=alignments)
+        return planned._replace(alignments=alignments)
 
 
 def _check_limit(planned: PlannedCall, limit: int | None, layout: str) -> None:

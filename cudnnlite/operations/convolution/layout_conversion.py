@@ -1,4 +1,4 @@
-"""`ConvertedConvolution`: a convolution in another layout than that of its operands."""
+"""`converted_convolution`: a convolution in another layout than that of its operands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.conversion import ConvertedCall, memory_of
+from cudnnlite.plans.planned_call import PlannedCall
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.convolution_backward import DATA
 from cudnnlite.problems.problem import Problem
@@ -29,8 +30,19 @@ _LEAST_TAPS = 25
 _LEAST_BYTES = 4 << 20
 
 
-class ConvertedConvolution(ConvertedCall):
-    """Convert operands to a layout, convolve in it, and convert the result back, as one call.
+def converted_convolution(
+    handle: Handle,
+    problem: Problem,
+    choice: AlgorithmResult | None,
+    layout: str,
+    stack: ExitStack,
+    graph: OperationGraph | None = None,
+    *,
+    limit: int | None = None,
+    interface: str | None = None,
+    is_aligned: bool = True,
+) -> PlannedCall:
+    """Return a call that converts operands to a layout, convolves in it, and converts the result.
 
     An integer result that is converted back with a beta would be wrong, because it is rounded
     before beta * y is added to it: that is an ArgumentError.
@@ -48,57 +60,34 @@ class ConvertedConvolution(ConvertedCall):
     limit, interface, is_aligned
         As in `choose`, if there is no choice.
 
-    Attributes
-    ----------
-    choice : AlgorithmResult
-        The choice, with the layout and the operands that are converted.
-    workspace : int
-        Bytes for the converted operands, and behind them for the algorithm or engine.
+    Returns
+    -------
+    PlannedCall
+        Its choice names the layout and the operands that are converted.  Its workspace has the
+        converted operands, and behind them that of the algorithm or engine.
     """
-
-    def __init__(
-        self,
-        handle: Handle,
-        problem: Problem,
-        choice: AlgorithmResult | None,
-        layout: str,
-        stack: ExitStack,
-        graph: OperationGraph | None = None,
-        *,
-        limit: int | None = None,
-        interface: str | None = None,
-        is_aligned: bool = True,
-    ) -> None:
-        self._layout = layout
-        _check_beta(problem, layout)
-        # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta
-        # belongs to the call that writes to `out`, which has the old values.
-        inner_problem = problem_in_layout(problem, layout)
-        try:
-            super().__init__(handle, problem, inner_problem, stack)
-            native = NativeConvolution(handle, inner_problem, stack, graph)
-            if choice is None:
-                inner_limit = None if limit is None else _remaining(limit, self.room)
-                prepared = choose_and_prepare(
-                    native, inner_limit, interface, stack, is_aligned=is_aligned
-                )
-            else:
-                prepared = prepare(native, choice, stack)
-        except CudnnError as error:
-            error.involving(layout=layout)
-            raise
-        self.call = prepared.call
-        row = choice or replace(prepared.choice, layout=layout)
-        self.choice = replace(row, conversions=tuple(self.converted))
-        self.workspace = self.room + prepared.workspace
-
-    def function(self) -> None:
-        """Enqueue the conversions and the convolution."""
-        try:
-            super().function()
-        except CudnnError as error:
-            error.involving(layout=self._layout)
-            raise
+    _check_beta(problem, layout)
+    # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta belongs to
+    # the call that writes to `out`, which has the old values.
+    inner_problem = problem_in_layout(problem, layout)
+    try:
+        call = ConvertedCall(handle, problem, inner_problem, stack, layout)
+        native = NativeConvolution(handle, inner_problem, stack, graph)
+        if choice is None:
+            inner_limit = None if limit is None else _remaining(limit, call.room)
+            prepared = choose_and_prepare(
+                native, inner_limit, interface, stack, is_aligned=is_aligned
+            )
+        else:
+            prepared = prepare(native, choice, stack)
+    except CudnnError as error:
+        error.involving(layout=layout)
+        raise
+    call.call = prepared.call
+    workspace = call.room + prepared.workspace
+    row = choice or replace(prepared.choice, layout=layout)
+    row = replace(row, conversions=tuple(call.converted), workspace=workspace)
+    return PlannedCall(call, row, workspace)
 
 
 def _check_beta(problem: Problem, layout: str) -> None:
@@ -193,7 +182,7 @@ def conversion_layout(problem: Problem, layout_name: str) -> str:
 def layout_of_filter(problem: Problem) -> str:
     """Return the layout of a filter that is not the other operands'; empty if there is none.
 
-    Empty too if the result could not be converted back: see `ConvertedConvolution`.
+    Empty too if the result could not be converted back: see `converted_convolution`.
     """
     specs = problem.specs
     result = specs[problem.operation.writes[0]]
