@@ -17,7 +17,6 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.numbers import NumbersInMemory
-from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import EXECUTE, GraphProblem
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
 from cudnnlite.plans.empty_batch import SumOfNothing
@@ -171,7 +170,6 @@ class OperationPlan(Plan, Generic[ResultT]):
         )
         self._copies: AlignedCopies | None = None
         self._unaligned_plan: OperationPlan[ResultT] | None = None
-        self._copies_misaligned = False
         self._limit = limit
         self._lease = handle.workspace.reserve
         self._numbers = numbers
@@ -767,7 +765,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     ) -> tuple[DeviceArray, ...]:
         """Make a call with operands that are not aligned: by another plan, or with copies."""
         planned = self._planned
-        if planned is None or planned.make_unaligned_plan is None or self._copies_misaligned:
+        if planned is None or planned.make_unaligned_plan is None:
             return self._run_on_copies(alignments, arrays, workspace)
         if self._unaligned_plan is None:
             plan = self._unaligned_plan = planned.make_unaligned_plan()
@@ -775,13 +773,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             self._resources.callback(plan.close)
         self._unaligned_plan(*arrays[: self._reads], out=arrays[-1], workspace=workspace)
         return arrays
-
-    def copy_misaligned(self) -> None:
-        """Let calls copy operands that are not aligned, and not run another algorithm for them."""
-        assert self.choice is not None
-        self._copies_misaligned = True
-        if isinstance(self.choice.algorithm, Engine):
-            self._alignments = dict.fromkeys(self.problem.specs, ALIGNMENT)
 
     def _run_on_copies(
         self, alignments: Mapping[str, int], arrays: tuple[DeviceArray, ...], workspace: object

@@ -40,6 +40,7 @@ def convolution_plan(
     *,
     replay: bool = False,
     is_aligned: bool = True,
+    copies_misaligned: bool = False,
     graph: OperationGraph | None = None,
     operands: Mapping[str, str] | None = None,
 ) -> OperationPlan[DeviceArray]:
@@ -57,10 +58,13 @@ def convolution_plan(
         Whether calls are recorded as CUDA graphs and launched.
     is_aligned : bool
         Whether operands have the alignment that engines need.
+    copies_misaligned : bool
+        Whether an engine copies operands that are not aligned, because another algorithm for them
+        may be excluded.
     graph : OperationGraph, optional
         The problem's graph, if the caller keeps it open for as long as this plan is used.
     """
-    way = ConvolutionWay(algorithm, interface, replay, is_aligned, graph)
+    way = ConvolutionWay(algorithm, interface, replay, is_aligned, copies_misaligned, graph)
     return OperationPlan(handle, problem, limit, way.plan_call, operands=operands)
 
 
@@ -72,6 +76,7 @@ class ConvolutionWay:
     interface: str | None
     replays: bool
     is_aligned: bool
+    copies_misaligned: bool
     graph: OperationGraph | None
 
     def plan_call(
@@ -82,7 +87,9 @@ class ConvolutionWay:
         choice = planned.choice
         assert choice is not None
         _check_limit(planned, limit, layout)
-        if not planned.descriptors and self.is_aligned:
+        if self.copies_misaligned and isinstance(choice.algorithm, Engine):
+            planned = planned._replace(alignments=dict.fromkeys(problem.specs, ALIGNMENT))
+        elif not planned.descriptors and self.is_aligned:
             # An engine that the heuristic chose needs aligned operands; the descriptor call may not.
             make_plan = partial(convolution_plan, handle, problem, limit=limit, is_aligned=False)
             planned = planned._replace(make_unaligned_plan=make_plan)

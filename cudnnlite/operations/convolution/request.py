@@ -152,11 +152,10 @@ class ConvolutionRequest(Request[DeviceArray]):
         """
         plans = self.handle.plans
         choice = self._tuned_choice(problem, limit)
-        # The plan is that of a call that names the choice.
-        named_key = (*Request.key(self), choice or HEURISTIC, None, self.replay)
+        # The plan is that of a call that names the choice, unless it copies what is not aligned.
+        way = "copies" if self._is_of_policy(choice) else None
+        named_key = (*Request.key(self), choice or HEURISTIC, way, self.replay)
         plan: OperationPlan[DeviceArray] | None = plans.find(named_key)
-        if plan is not None and choice is not None and choice.source == HEURISTIC:
-            plan.copy_misaligned()  # the plan may be that of a call that named the choice
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
             plan = self._planned(problem, choice, limit, is_aligned=True)
@@ -210,7 +209,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         """Return a new plan, prepared."""
         interface = parse_interface(self.interface)
         check_interface(problem, algorithm, interface)
-        plan = convolution_plan(
+        return convolution_plan(
             self.handle,
             problem,
             algorithm,
@@ -218,12 +217,13 @@ class ConvolutionRequest(Request[DeviceArray]):
             interface,
             replay=parse_replay(self.replay),
             is_aligned=is_aligned or algorithm is not None,
+            copies_misaligned=self._is_of_policy(algorithm),
             operands=names,
         )
-        is_of_policy = self._is_free and getattr(algorithm, "source", "") == HEURISTIC
-        if is_of_policy:
-            plan.copy_misaligned()
-        return plan
+
+    def _is_of_policy(self, choice: object) -> bool:
+        """Whether a choice is the heuristic's within a tuner's policy, which may exclude others."""
+        return self._is_free and getattr(choice, "source", "") == HEURISTIC
 
     def heuristic(self) -> AlgorithmTable:
         """Return the ranking of cuDNN's v7 heuristic; nothing is run."""
