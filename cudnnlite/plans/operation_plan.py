@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, attrgetter, itemgetter, or_
 from threading import get_ident
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
@@ -46,7 +47,8 @@ _kind = itemgetter(1)  # of traits: all but the address
 ResultT = TypeVar("ResultT")
 
 
-class CheckedCall(NamedTuple):
+@dataclass(slots=True)
+class CheckedCall:
     """A call that passed all checks: the next one with the same arrays repeats it.
 
     Attributes
@@ -198,7 +200,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._array_names = (*self._names, *extra_names)
         # Whether a call has operands in the problem's order and one output, and no other arrays.
         is_plain = self._writes_one and not extra_names and not operation.call_operands
-        self._is_plain = is_plain and not self._is_graph and not operands
+        self._is_plain = is_plain and not operands
         self._written = range(self._reads, len(self._array_names))
         # All arrays -> what a call returns.
         self._results_of: Callable[[tuple[Any, ...]], Any] = itemgetter(*self._places_of_results())
@@ -305,12 +307,15 @@ class OperationPlan(Plan, Generic[ResultT]):
             operands = self._in_order(operands, named_operands)
         if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
-        if not self._is_plain or reserve is not None:
-            arrays = self._with_outputs(operands, out, reserve)
-        elif out is None:
+        is_plain = self._is_plain and reserve is None
+        if is_plain and out is None:
             arrays = (*operands, self._new_array(self._names[-1]))
-        else:
+        elif is_plain and (not self._is_graph or type(out) is DeviceArray):
             arrays = (*operands, out)
+        elif self._is_graph:
+            arrays = self._with_outputs_of_graph(operands, out)
+        else:
+            arrays = self._with_outputs(operands, out, reserve)
         is_new = out is None and reserve is None and self._may_write_new
         arrays = self._enqueue(arrays, workspace, is_new=is_new)
         result: ResultT = self._results_of(arrays)
@@ -433,7 +438,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         if self.workspace:
             scratch = self._lease(self.workspace, last.stream, self._limit)
         self._prepared.replace(**self._addresses_by_name(addresses, scratch))
-        self._last = CheckedCall(traits, last.kinds, last.sizes, scratch, last.stream)
+        last.traits, last.scratch = traits, scratch
+        self._last = last
         return True
 
     def _overlaps(self, addresses: Sequence[int], sizes: Sequence[int]) -> bool:
@@ -510,10 +516,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         if out is None:
             outputs = [self._new_array(name) for name in operation.writes]
         else:
-            given = self._outputs_by_name(out) if self._is_graph else operation.all_written(out)
             outputs = [
                 self._new_array(name) if array is None else array
-                for name, array in zip(operation.writes, given, strict=True)
+                for name, array in zip(operation.writes, operation.all_written(out), strict=True)
             ]
         if operation.reserve:
             outputs.append(self._new_array("reserve") if reserve is None else reserve)
@@ -521,17 +526,22 @@ class OperationPlan(Plan, Generic[ResultT]):
             outputs.append(self._random_states.array)
         return (*operands, *outputs)
 
-    def _outputs_by_name(self, out: object) -> Sequence[Any]:
-        """Return what is given for the outputs of a graph, in their order; None for the others."""
+    def _with_outputs_of_graph(self, operands: Sequence[Any], out: object) -> tuple[Any, ...]:
+        """Return the operands and outputs of a graph; missing outputs are made."""
+        if len(operands) != self._reads:
+            raise self._wrong_count(len(operands))
         names = self.problem.operation.writes
-        if isinstance(out, Mapping):
-            for name in out:
-                if name not in names:
-                    raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
-            return [*map(out.get, names)]
-        if len(names) > 1:
-            raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
-        return (out,)
+        if out is None:
+            return (*operands, *map(self._new_array, names))
+        if not isinstance(out, Mapping):
+            if len(names) > 1:
+                raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
+            return (*operands, out)
+        for name in out:
+            if name not in names:
+                raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
+        outputs = [self._new_array(name) if out.get(name) is None else out[name] for name in names]
+        return (*operands, *outputs)
 
     def _split(
         self, operands: Sequence[Any], out: object, reserve: object

@@ -212,10 +212,11 @@ class GraphRequest(Generic[ResultT]):
             if self._replace_operands():
                 return self.run()
             plan = kept_plan(handle, key, self._make_plan)
+        if len(self._results) == 1:
+            results = plan(*operands, out=self._out, **self._numbers)
+            return results[self._results[0]]  # type: ignore[no-any-return]
         out = None if self._out is None else self._outputs()
         results = plan(*operands, out=out, **self._numbers)
-        if len(self._results) == 1:
-            return results[self._results[0]]  # type: ignore[no-any-return]
         return tuple(results[name] for name in self._results)  # type: ignore[return-value]
 
     def _replace_operands(self) -> bool:
