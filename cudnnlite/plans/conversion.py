@@ -40,7 +40,8 @@ class ConvertedCall:
     problem : Problem
         The problem of the plan.
     inner_problem : Problem
-        The same problem in the strides that the call computes in.
+        The same problem in the strides that the call computes in, with beta 0 if the result is
+        converted back: the conversion adds the old values with the beta of `problem`.
     stack : ExitStack
         Owns the descriptors.
     layout : str

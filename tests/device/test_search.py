@@ -96,6 +96,16 @@ def test_get_times_nothing(handle: dnn.Handle) -> None:
     assert all(row.time_ms is None for row in table)
 
 
+def test_a_result_may_have_names(handle: dnn.Handle) -> None:
+    """It is applied as one of members: its math type is compared with that of the convolution."""
+    problem = problem_of(handle)
+    conv = problem.conv.replace(math_type="fma")
+    row = dnn.AlgorithmResult("implicit_precomp_gemm", "fma")  # type: ignore[arg-type]
+    with dnn.convolution_forward.plan(handle, problem.x, problem.w, conv, algorithm=row) as plan:
+        assert plan.choice.algorithm is dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+        assert plan.choice.math_type is dnn.MathType.FMA
+
+
 @search
 @kinds
 def test_every_row_that_is_ok_can_be_applied(handle: dnn.Handle, search: Any, kind: str) -> None:

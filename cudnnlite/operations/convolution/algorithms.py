@@ -52,10 +52,13 @@ def parse_algorithm(operation: Operation, algorithm: object) -> Any:
             raise ArgumentError(
                 f"algorithm={algorithm} cannot be used: {algorithm.why_not or algorithm.status}"
             )
-        if not isinstance(algorithm.algorithm, Engine):
-            parse_enum(_algorithms(operation).kind, algorithm.algorithm, "algorithm")
-        parse_math_type(algorithm.math_type, "algorithm.math_type")
-        return algorithm
+        chosen = algorithm.algorithm
+        if not isinstance(chosen, Engine):
+            chosen = parse_enum(_algorithms(operation).kind, chosen, "algorithm")
+        math_type = parse_math_type(algorithm.math_type, "algorithm.math_type")
+        if chosen is algorithm.algorithm and math_type is algorithm.math_type:
+            return algorithm
+        return replace(algorithm, algorithm=chosen, math_type=math_type)
     if isinstance(algorithm, AlgorithmTable):
         raise ArgumentError(
             "algorithm is a whole table; pass one of its rows, such as found.best()"

@@ -68,7 +68,7 @@ def converted_convolution(
     """
     _check_beta(problem, layout)
     # alpha belongs to the convolution: it scales a result that is not rounded yet.  beta belongs to
-    # the call that writes to `out`, which has the old values.
+    # the conversion back, which writes to `out` and reads the old values there.
     inner_problem = problem_in_layout(problem, layout)
     try:
         call = ConvertedCall(handle, problem, inner_problem, stack, layout)
