@@ -19,7 +19,7 @@ from cudnnlite.graph.questions import (
     products_of,
 )
 from cudnnlite.graph.records import Node, Shape, TensorRecord
-from cudnnlite.specs.layout import CHANNELS_LAST, span
+from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, span
 
 _PRODUCT, _CONVOLUTION, _POINTWISE = "MATMUL", "CONVOLUTION_FORWARD", "POINTWISE"
 _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
@@ -74,14 +74,17 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
     last: with the channels in front of the batch, or the width in front of the height, half of the
     results were wrong, and some calls lost the context.
     """
-    for record in (*graph.inputs.values(), *graph.outputs.values()):
+    records = (*graph.inputs.values(), *graph.outputs.values())
+    # Images with channels first have no engine, if they are no others' too.
+    are_first = all(record.spec.fits(CHANNELS_FIRST.get(len(record.shape))) for record in records)
+    for record in records:
         shape, strides = record.shape, record.spec.strides
         if span(shape, record.strides) != prod(shape):
             return (
                 f"cuDNN reads gaps of {record.name} as values where all operations are pointwise; "
                 f"its strides are {strides}: give a packed array"
             )
-        if len(shape) > 3 and not _is_packed_with_channels_last(record):
+        if len(shape) > 3 and not (are_first or _is_packed_with_channels_last(record)):
             return (
                 f"cuDNN reads {record.name} as packed with channels last where all operations are "
                 f"pointwise; its strides are {strides}: give layout={CHANNELS_LAST[len(shape)]!r}"

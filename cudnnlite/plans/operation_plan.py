@@ -35,7 +35,7 @@ from cudnnlite.plans.planned_call import PlanCall, PlannedCall, descriptor_call
 from cudnnlite.plans.replay import Replay, ReplayedCall
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
-from cudnnlite.problems.problem import Problem, check_shape
+from cudnnlite.problems.problem import Problem, beta_of, check_shape, is_read
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, matches_spec
@@ -584,7 +584,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             return TensorSpec((self.reserve,), "uint8")
         if name in operation.caller_provided and not operation.shape_from_out:
             raise ArgumentError(f"{operation.argument(name)} has to be given")
-        beta_name = self.problem.beta_of(name)
+        beta_name = beta_of(self.problem, name)
         if beta_name is not None:
             raise ArgumentError(
                 f"{beta_name}={self.problem.values[beta_name]} needs {operation.argument(name)}, "
@@ -805,9 +805,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             array = arrays[index]
             place = (array.ptr, array.spec)
             if place not in copies:
-                is_read = self.problem.is_read(name)
                 copies[place] = self._copies.copy(
-                    operation.argument(name), array, alignment, is_read=is_read
+                    operation.argument(name), array, alignment, is_read=is_read(self.problem, name)
                 )
             call_arrays[index] = copies[place]
         self._enqueue(tuple(call_arrays), workspace, is_new=False)

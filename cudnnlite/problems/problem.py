@@ -102,20 +102,6 @@ class Problem:
                 return option.math_type
         return MathType.DEFAULT
 
-    def beta_of(self, output: str) -> str | None:
-        """Return the name of the factor of an output's old values; None if they are not read."""
-        scalars = self.operation.scalars_of(output)
-        if scalars is None or not self.values.get(scalars[1]):
-            return None
-        return scalars[1]
-
-    def is_read(self, operand: str) -> bool:
-        """Whether a call reads the values of an operand."""
-        operation = self.operation
-        if operand not in operation.writes or operand in operation.caller_provided:
-            return True
-        return self.beta_of(operand) is not None
-
     def to_plain(self) -> dict[str, Any]:
         """Return every field as a JSON value, and the kind of problem under 'kind'."""
         return {"kind": self.kind, **{name: to_plain(value) for name, value in self.values.items()}}
@@ -283,3 +269,19 @@ def check_shape(argument: str, out: TensorSpec, expected: TensorSpec) -> None:
     """Raise ArgumentError unless an output has the shape of the result."""
     if out.shape != expected.shape:
         raise ArgumentError(f"{argument} has shape {out.shape}; the result has {expected.shape}")
+
+
+def beta_of(problem: Problem, output: str) -> str | None:
+    """Return the name of the factor of an output's old values; None if they are not read."""
+    scalars = problem.operation.scalars_of(output)
+    if scalars is None or not problem.values.get(scalars[1]):
+        return None
+    return scalars[1]
+
+
+def is_read(problem: Problem, operand: str) -> bool:
+    """Return whether a call reads the values of an operand."""
+    operation = problem.operation
+    if operand not in operation.writes or operand in operation.caller_provided:
+        return True
+    return beta_of(problem, operand) is not None

@@ -26,7 +26,7 @@ from cudnnlite.operations.convolution.native_convolution import NativeConvolutio
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.planned_call import PlannedCall
 from cudnnlite.plans.replay import Operand, ReplayedCall
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import Problem, is_read
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.sizes import format_size
 
@@ -202,7 +202,7 @@ def _staged_operands(problem: Problem) -> dict[str, Operand]:
         if len(header_names) > 1:
             return {}
         if is_written or not is_filter:
-            operand = Operand(spec.nbytes, problem.is_read(name), is_written)
+            operand = Operand(spec.nbytes, is_read(problem, name), is_written)
             staged |= dict.fromkeys(header_names, operand)
     return staged
 
