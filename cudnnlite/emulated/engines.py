@@ -14,7 +14,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.convolution_call import accumulator_dtype
 from cudnnlite.emulated.fusion import FusedConvolution, why_no_fused_engine
-from cudnnlite.emulated.graph_formula import GraphFormula, why_no_graph_engine
+from cudnnlite.emulated.graph_engines import GraphFormula, why_no_graph_engine
 from cudnnlite.emulated.kernels import KERNELS, KERNELS_WITHOUT_SCRATCH, Kernel
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.registry import RefusalError, bad_parameter, unsupported

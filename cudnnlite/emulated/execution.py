@@ -20,7 +20,7 @@ from cudnnlite.emulated.backend import BackendObject, final_object
 from cudnnlite.emulated.convolution_call import accumulator_dtype, convolve_batches
 from cudnnlite.emulated.engines import ENGINES, kernel_of
 from cudnnlite.emulated.fusion import compute_pointwise, spec_of
-from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.graph_engines import GraphFormula
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.operation_graph import GraphConvolution
 from cudnnlite.emulated.precision import scale_add, to_output

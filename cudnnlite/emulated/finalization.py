@@ -9,7 +9,7 @@ from cudnnlite.emulated import (
     engines,
     execution,
     fusion,
-    graph_formula,
+    graph_engines,
     operation_graph,
     plan_text,
 )
@@ -57,8 +57,8 @@ def _finalize_kernel_cache(cache: BackendObject) -> None:
 FINALIZERS: Mapping[str, Callable[[BackendObject], None]] = {
     "TENSOR": operation_graph.check_tensor,
     "CONVOLUTION": operation_graph.check_convolution,
-    **dict.fromkeys(graph_formula.CONFIGURATIONS, _accept),
-    **dict.fromkeys(graph_formula.OPERATIONS, graph_formula.check_operation),
+    **dict.fromkeys(graph_engines.CONFIGURATIONS, _accept),
+    **dict.fromkeys(graph_engines.OPERATIONS, graph_engines.check_operation),
     "POINTWISE": fusion.check_mode,
     **dict.fromkeys(operation_graph.CONVOLUTIONS, operation_graph.finalize_convolution),
     "OPERATION_POINTWISE": fusion.check_operation,

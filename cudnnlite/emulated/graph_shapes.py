@@ -9,7 +9,7 @@ import numpy as np
 
 from cudnnlite._raw.enums import BackendNormMode
 from cudnnlite.emulated.backend import BackendObject
-from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.graph_engines import GraphFormula
 from cudnnlite.emulated.registry import bad_parameter
 
 Shape = tuple[int, ...]

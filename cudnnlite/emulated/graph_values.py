@@ -14,7 +14,7 @@ from cudnnlite.devices.storage import read_values, share_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import mode_of, spec_of
-from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.graph_engines import GraphFormula
 from cudnnlite.emulated.kernels import KERNELS_WITHOUT_SCRATCH
 from cudnnlite.emulated.memory import Bytes
 from cudnnlite.emulated.pointwise_modes import BINARY, SLOPES, UNARY

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cudnnlite.emulated.backend import BackendObject
 from cudnnlite.emulated.fusion import is_classical, spec_of
-from cudnnlite.emulated.graph_formula import GraphFormula
+from cudnnlite.emulated.graph_engines import GraphFormula
 from cudnnlite.emulated.graph_shapes import check_shapes
 from cudnnlite.emulated.registry import RefusalError, bad_parameter, unsupported
 from cudnnlite.enums import ConvolutionMode, DataType, Status

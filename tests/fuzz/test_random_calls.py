@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device import calls
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
@@ -26,6 +27,11 @@ OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), Ope
 
 def test_every_public_operation_is_drawn():
     assert {*GENERATORS, *BEHIND_OTHERS} - {"graph"} == {*OPERATIONS}
+
+
+def test_every_public_operation_is_a_call_as_data():
+    """What is true of plans, keys and captures of all operations is tested by `device.calls`."""
+    assert {*calls.CALLS} == {*OPERATIONS}
 
 
 def test_calls_are_right_on_the_emulated_device():
