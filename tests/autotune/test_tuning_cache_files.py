@@ -378,7 +378,7 @@ print(json.dumps({name: use(f"{folder}/{name}/tuning", name == "read-only") for 
 
 
 @pytest.mark.processes
-def test_what_another_user_cannot_write_or_read(shared_folder):
+def test_what_another_user_cannot_write_or_read(commands, shared_folder):
     """The cache is read all the same, and new entries stay in memory.
 
     A read-only cache does the same.
@@ -401,7 +401,7 @@ def test_what_another_user_cannot_write_or_read(shared_folder):
         path.parent.chmod(0o555)
     unreadable.chmod(0)
     file_of(unreadable_file).chmod(0)
-    reports = run_child(USE.replace("NAMES", repr([*counts])), shared_folder / "any")
+    reports = run_child(commands, USE.replace("NAMES", repr([*counts])), shared_folder / "any")
     unreadable.chmod(0o755)
     file_of(unreadable_file).chmod(0o644)
     assert {file: file.read_bytes() for path in unwritable for file in path.iterdir()} == before
@@ -439,10 +439,10 @@ print(json.dumps(cache.get(entry().key) == entry()))
 
 
 @pytest.mark.processes
-def test_a_folder_that_another_user_cannot_reach(shared_folder):
+def test_a_folder_that_another_user_cannot_reach(commands, shared_folder):
     """One may not even ask whether it is there."""
     (shared_folder / "closed").mkdir(mode=0)
-    assert run_child(REACH, shared_folder / "closed" / "tuning")
+    assert run_child(commands, REACH, shared_folder / "closed" / "tuning")
 
 
 def test_no_folder_can_be_made_at_all(tmp_path):
@@ -484,13 +484,13 @@ print(json.dumps([fill(path + "-1", True), fill(path + "-2", False)]))
 
 
 @pytest.mark.processes
-def test_files_that_cannot_grow(path):
+def test_files_that_cannot_grow(commands, path):
     """The kernel refuses to grow files, and later allows it again.
 
     What stayed in memory is then written too, by the next `put` or when the cache is closed.
     """
     for number, (full, length, unsaved, failed, left, messages) in enumerate(
-        run_child(DISK_FULL, path), 1
+        run_child(commands, DISK_FULL, path), 1
     ):
         cache_path = path.with_name(f"tuning-{number}")
         assert (full, length, unsaved, left) == ([True] * 12, 12, 7, [])

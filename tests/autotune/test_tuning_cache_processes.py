@@ -66,9 +66,9 @@ print(json.dumps(forked(*[lambda first=first: writer(first) for first in range(0
 
 
 @pytest.mark.parametrize("writers", [2, 8])
-def test_processes_write_at_once(path, writers):
+def test_processes_write_at_once(commands, path, writers):
     """Each 40 entries, of which half are another's too, into a folder that none finds there."""
-    assert run_child(WRITE.replace("WRITERS", str(writers)), path) == [0] * writers
+    assert run_child(commands, WRITE.replace("WRITERS", str(writers)), path) == [0] * writers
     assert numbers_in(path, 20 * writers + 20) == list(range(20 * writers + 20))
 
 
@@ -82,12 +82,12 @@ print(json.dumps(forked(*[look] * 4)))
 """
 
 
-def test_processes_that_find_damage_at_once(path):
+def test_processes_that_find_damage_at_once(commands, path):
     """One of them sets each file aside, and none sets the new file of another aside."""
     fill(path, 12)
     for number in range(12):
         DAMAGE["half of it"](file_of(path, number))
-    assert sum(run_child(FIND_DAMAGE, path)) == 12
+    assert sum(run_child(commands, FIND_DAMAGE, path)) == 12
     aside = list(path.glob("*.damaged"))
     assert len(aside) == 12
     for file in aside:
@@ -142,10 +142,10 @@ print(json.dumps([
 """
 
 
-def test_deaths_in_the_middle_of_writing(path):
+def test_deaths_in_the_middle_of_writing(commands, path):
     """What was reported as saved is there, and no file is half written."""
     signals, reported, lost, messages, unreadable, other_files = run_child(
-        KILL.replace("DEATHS", str(DEATHS)), path
+        commands, KILL.replace("DEATHS", str(DEATHS)), path
     )
     assert signals == [signal.SIGKILL] * DEATHS
     assert (
@@ -192,13 +192,13 @@ with TuningCache(path) as cache, TuningCache(":memory:") as memory:
 @pytest.mark.parametrize(
     ("function", "threads"), [("os.fork", "(1, 2)"), ("ctypes.PyDLL(None).fork", "()")]
 )
-def test_a_forked_child_uses_the_cache_of_its_parent(path, function, threads):
+def test_a_forked_child_uses_the_cache_of_its_parent(commands, path, function, threads):
     """A child is forked while threads write.
 
     Without threads, it may also be forked without Python's knowledge.
     """
     codes, last, in_memory, messages = run_child(
-        FORK.replace("FUNCTION", function).replace("THREADS", threads), path
+        commands, FORK.replace("FUNCTION", function).replace("THREADS", threads), path
     )
     assert (codes, in_memory, messages) == ([0] * 20, 1, [])
     expected = [
@@ -240,11 +240,12 @@ print(json.dumps(forked(*[count] * 3)))
 @pytest.mark.parametrize(
     "own_folder", [False, True], ids=["one temporary folder", "one cache only"]
 )
-def test_one_process_at_a_time(path, own_folder, monkeypatch):
+def test_one_process_at_a_time(commands, path, own_folder, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(path.parent))
     counter = path.with_name("counter")
     counter.write_text("0")
-    assert run_child(GPU + COUNT.replace("OWN_TEMPORARY", str(own_folder)), path) == [0, 0, 0]
+    code = GPU + COUNT.replace("OWN_TEMPORARY", str(own_folder))
+    assert run_child(commands, code, path) == [0, 0, 0]
     assert counter.read_text() == "180"
     assert not list(path.parent.rglob("*.lock"))
 

@@ -433,7 +433,7 @@ def test_a_program_needs_no_guard_its_output_is_its_own_and_its_processes_end_wi
 
 
 @pytest.mark.processes
-def test_a_forked_process_may_use_cuda_only_if_its_parent_did_not():
+def test_a_forked_process_may_use_cuda_only_if_its_parent_did_not(commands):
     code = """
         import os, sys, types
         from cudnnlite import errors
@@ -452,6 +452,6 @@ def test_a_forked_process_may_use_cuda_only_if_its_parent_did_not():
                 print(error, flush=True)
             os._exit(0 if device.get_device("emulated").kind == "emulated" else 1)
     """
-    before, after = run_python(code).stdout.splitlines()
+    before, after = commands.run_code(code).stdout.splitlines()
     assert before == "cuda"
     assert 'get_context("spawn")' in after

@@ -139,9 +139,9 @@ def test_only_auto_falls_back(no_gpu):
 
 
 @pytest.mark.processes
-def test_a_process_that_sees_no_gpu():
+def test_a_process_that_sees_no_gpu(commands):
     """The real thing: no CUDA device is visible, with or without a driver."""
-    process = run_python(
+    process = commands.run_code(
         """
         import warnings
         import cudnnlite as dnn

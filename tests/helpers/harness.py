@@ -143,22 +143,34 @@ def pretend_file(monkeypatch, path, text):
     )
 
 
+def environment_with(changes):
+    """Return the environment without our variables, with changes; None removes a variable."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("CUDNNLITE_")
+    }
+    for name, value in changes.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = str(value)
+    return environment
+
+
+def check_exit(process):
+    """Check that a process that ended had no error."""
+    assert process.returncode == 0, (
+        f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
+    )
+
+
 def run_python(code, *arguments, check=True, **environment):
     """Run `code` in a fresh interpreter; a variable of None is removed from its environment."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("CUDNNLITE_")}
-    for name, value in environment.items():
-        env.pop(name, None)
-        if value is not None:
-            env[name] = str(value)
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        env=env,
+        env=environment_with(environment),
         capture_output=True,
         text=True,
         check=False,
     )
     if check:
-        assert process.returncode == 0, (
-            f"exit status {process.returncode}\n{process.stdout}\n{process.stderr}"
-        )
+        check_exit(process)
     return process

@@ -174,16 +174,14 @@ def forked(*works):
 """
 
 
+def _places(path):
+    """Return what a child is told: where the tests are, a path, and its folder."""
+    return [str(place) for place in (Path(__file__).parents[1], path, path.parent)]
+
+
 def start_child(code, path):
     """Start a process that runs code, and talks through pipes."""
-    command = [
-        sys.executable,
-        "-c",
-        _CHILD + code,
-        str(Path(__file__).parents[1]),
-        str(path),
-        str(path.parent),
-    ]
+    command = [sys.executable, "-c", _CHILD + code, *_places(path)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
@@ -195,6 +193,7 @@ def finish_child(child, message=""):
     return json.loads(out.splitlines()[-1])
 
 
-def run_child(code, path):
+def run_child(commands, code, path):
     """Run code in another process, and return the JSON that it prints."""
-    return finish_child(start_child(code, path))
+    process = commands.run_code(_CHILD + code, *_places(path))
+    return json.loads(process.stdout.splitlines()[-1])

@@ -49,7 +49,7 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.processes
-def test_a_part_that_is_missing_or_cut_off_is_told(tmp_path):
+def test_a_part_that_is_missing_or_cut_off_is_told(commands, tmp_path):
     damaged = {}  # the names of damaged files by their folders
     for part in ("graph", "ops", "cnn", "adv"):
         for length in (None, 0, 100, 1_000_000):
@@ -62,7 +62,7 @@ def test_a_part_that_is_missing_or_cut_off_is_told(tmp_path):
             if length is not None:
                 file.write_bytes(content)
             damaged[str(folder)] = file.name
-    lines = run_python(LOAD_EACH, *damaged).stdout.splitlines()
+    lines = commands.run_code(LOAD_EACH, *damaged).stdout.splitlines()
     assert len(lines) == len(damaged) == 16
     for line, (folder, name) in zip(lines, damaged.items(), strict=True):
         assert line.startswith(f"{folder} ")
@@ -199,8 +199,8 @@ def test_where_no_file_descriptor_is_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.processes
-def test_a_limit_of_the_process_is_an_error_of_ours():
-    process = run_python("""
+def test_a_limit_of_the_process_is_an_error_of_ours(commands):
+    process = commands.run_code("""
         import resource
         from cudnnlite.emulated.memory import EmulatedMemory
         import cudnnlite as dnn

@@ -44,8 +44,8 @@ def test_a_fork_beside_threads_in_their_first_calls():
 
 
 @pytest.mark.processes
-def test_a_fork_beside_a_thread_that_loads_libcudnn():
-    process = run_python(
+def test_a_fork_beside_a_thread_that_loads_libcudnn(commands):
+    process = commands.run_code(
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
@@ -76,12 +76,12 @@ def test_a_fork_beside_a_thread_that_loads_libcudnn():
 
 
 @pytest.mark.processes
-def test_no_fork_in_the_midst_of_a_first_call():
+def test_no_fork_in_the_midst_of_a_first_call(commands):
     """libcudnn looks a function up in its first call, under locks that a child would not get back.
 
     Later calls are only C's.
     """
-    process = run_python(
+    process = commands.run_code(
         """
         import os, threading, time, warnings
         from cudnnlite._raw.calls import CFunction, PreparedCall
@@ -112,9 +112,9 @@ def test_no_fork_in_the_midst_of_a_first_call():
 
 
 @pytest.mark.processes
-def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
+def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free(commands):
     """Python goes on with the fork, and says that the exception was lost."""
-    process = run_python(
+    process = commands.run_code(
         """
         import os, signal, threading, time, warnings
         import cudnnlite as dnn
@@ -156,9 +156,9 @@ def test_a_fork_whose_wait_a_signal_handler_ends_leaves_the_child_free():
 
 
 @pytest.mark.processes
-def test_a_first_call_does_not_wait_for_ever():
+def test_a_first_call_does_not_wait_for_ever(commands):
     """A finalizer's may come on a thread that holds what the one with the lock waits for."""
-    process = run_python(
+    process = commands.run_code(
         """
         import threading
         from cudnnlite._raw.calls import CFunction
@@ -179,8 +179,8 @@ def test_a_first_call_does_not_wait_for_ever():
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_fork_beside_threads_that_compute():
-    process = run_python(
+def test_a_fork_beside_threads_that_compute(commands):
+    process = commands.run_code(
         """
         import os, signal, sys, threading, time, warnings
         import numpy as np
