@@ -8,7 +8,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from typing import get_type_hints
@@ -156,13 +155,8 @@ def test_filters_are_those_of_the_cache(path, filters, indices):
 
 
 @pytest.mark.processes
-def test_json(path):
-    process = subprocess.run(
-        [sys.executable, "-m", "cudnnlite", "cache", "show", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_json(commands, path):
+    process = commands.run("cache", "show", "--json")
     listing = json.loads(process.stdout)
     assert (listing["path"], process.stderr) == (str(path), "")
     assert listing["bytes"] == sum(file.stat().st_size for file in path.iterdir())

@@ -113,13 +113,12 @@ def test_a_script_that_calls_nothing_is_told(commands, tmp_path):
 
 
 @pytest.mark.processes
-def test_a_script_whose_name_is_no_utf8_is_traced(tmp_path):
+def test_a_script_whose_name_is_no_utf8_is_traced(commands, tmp_path):
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     folder.mkdir()
     script = folder / os.fsdecode(b"\xfe.py")
     script.write_text(HEAD.replace("Handle()", "Handle('emulated')"))
-    command = [sys.executable, "-m", "cudnnlite", "trace", script, "--c", folder / "c"]
-    process = subprocess.run(command, capture_output=True, text=True)
+    process = commands.run("trace", script, "--c", folder / "c")
     assert process.returncode == 0, process.stderr
     assert "c: the program and what it reads" in process.stderr
     assert "<U+DCFE>.py:" in (folder / "c" / "program.c").read_text()

@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.commands import Commands
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
@@ -840,32 +840,33 @@ def test_what_a_seed_makes_is_of_the_type_that_was_copied(handle: dnn.Handle) ->
     assert len(trace._written().files) == 1  # a file has no type
 
 
-def traced_script(
-    tmp_path: Path, text: str, *arguments: str
-) -> tuple[subprocess.CompletedProcess[str], str]:
-    """Run `cudnnlite trace` on a script; return the process, and the C `main`.
+@pytest.fixture
+def traced_script(commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs `cudnnlite trace` on a script.
 
-    The first argument is the command's option, the others are the script's.
+    It returns the process, and the C `main`.  The first argument is the command's option, the
+    others are the script's.
     """
-    script, folder = tmp_path / "script.py", tmp_path / "c"
-    script.write_text(text)
-    words = [str(script), *arguments[:1], "--c", str(folder), *arguments[1:]]
-    command = [sys.executable, "-m", "cudnnlite", "trace", *words]
-    process = subprocess.run(
-        command, env={"CUDNNLITE_DEVICE": "emulated"}, capture_output=True, text=True, check=False
-    )
-    assert folder.is_dir(), process.stderr
-    return process, (folder / "program.c").read_text().partition("int main(void)")[2]
+    monkeypatch.setenv("CUDNNLITE_DEVICE", "emulated")
+
+    def run(text: str, *arguments: str) -> tuple[subprocess.CompletedProcess[str], str]:
+        script, folder = tmp_path / "script.py", tmp_path / "c"
+        script.write_text(text)
+        process = commands.run("trace", script, *arguments[:1], "--c", folder, *arguments[1:])
+        assert folder.is_dir(), process.stderr
+        return process, (folder / "program.c").read_text().partition("int main(void)")[2]
+
+    return run
 
 
 @pytest.mark.processes
-def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
+def test_a_script_is_traced_and_written(traced_script: Any) -> None:
     text = (
         "import sys, numpy as np, cudnnlite as dnn\nprint(sys.argv[1:])\n"
         "with dnn.Handle() as handle:\n"
         "    dnn.softmax_forward(handle, handle.array(np.ones((1, 4)))).numpy()\nsys.exit(5)\n"
     )
-    process, main = traced_script(tmp_path, text, "a", "--", "-b")
+    process, main = traced_script(text, "a", "--", "-b")
     assert process.returncode == 5, process.stderr
     lines = process.stdout.splitlines()
     assert lines[0] == "['a', '-b']"
@@ -874,18 +875,18 @@ def test_a_script_is_traced_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_what_a_script_left_is_read_also_after_sys_exit(tmp_path: Path) -> None:
+def test_what_a_script_left_is_read_also_after_sys_exit(traced_script: Any) -> None:
     text = (
         "import sys, numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
         "y = dnn.softmax_forward(handle, handle.array(np.ones((1, 4))))\nsys.exit()\n"
     )
-    process, main = traced_script(tmp_path, text)
+    process, main = traced_script(text)
     assert process.returncode == 0, process.stderr
     assert "report(" in main
 
 
 @pytest.mark.processes
-def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
+def test_of_a_script_nothing_but_its_own_lines_is_named(traced_script: Any) -> None:
     """What lies there at its end is read then, and is nobody's when it is given back."""
     text = (
         "import numpy as np, cudnnlite as dnn\nhandle = dnn.Handle()\n"
@@ -895,7 +896,7 @@ def test_of_a_script_nothing_but_its_own_lines_is_named(tmp_path: Path) -> None:
         "        z = other.array(np.ones((1, 4)))\n        dnn.softmax_forward(other, z).numpy()\n"
         "main()\n"
     )
-    process, main = traced_script(tmp_path, text)
+    process, main = traced_script(text)
     comments = re.findall(r"^ +/\* (.*) \*/$", main, re.MULTILINE)
     assert {comment.split(":")[0] for comment in comments} == {
         "script.py",
