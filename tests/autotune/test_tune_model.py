@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
@@ -693,7 +694,7 @@ def test_ctrl_c_is_heard_while_everybody_measures(two_gpus, path, way):
 
     def interrupt():
         while len(two_gpus.log) < num_workers:
-            pass
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     timer = threading.Timer(0, interrupt)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from helpers import tuning_files
 from helpers.elf_files import write_copy
-from helpers.harness import pretend_file, run_python
+from helpers.harness import pretend_file
 from helpers.tuning_entries import H200
 from typer.testing import CliRunner
 
@@ -480,11 +480,15 @@ finds_the_library_itself = pytest.mark.skipif(
 
 @finds_the_library_itself
 @pytest.mark.processes
-def test_two_copies_of_different_versions(tmp_path):
+def test_two_copies_of_different_versions(tmp_path, monkeypatch):
     """A machine with two libcudnn: both are named, with their versions, and which one is in use."""
     path = write_copy(tmp_path / "second", (9, 1, 2))
-    process = doctor_process("--json", LD_LIBRARY_PATH=str(path.parent))
-    plain = json.loads(process.stdout)
+    for name in places_named():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(path.parent))
+    monkeypatch.setenv(DEVICE_VARIABLE, "emulated")
+    result = run("--json")
+    plain = json.loads(result.stdout)
     findings = checks(plain)
     (loaded,) = findings["library.loaded"]
     assert (os.path.realpath(loaded["facts"]["path"]), loaded["status"]) == (str(HERE), "ok")
@@ -494,7 +498,7 @@ def test_two_copies_of_different_versions(tmp_path):
     assert (second["status"], second["facts"]["version"]) == ("warning", "9.1.2")
     assert f"in use is {load_library().version_text}, " in second["text"]
     assert second["fix"] == f"take {path.parent} out of LD_LIBRARY_PATH"
-    assert (plain["status"], process.returncode, process.stderr) == ("warning", 0, "")
+    assert (plain["status"], result.exit_code, result.stderr) == ("warning", 0, "")
 
 
 @pytest.mark.processes
@@ -587,6 +591,7 @@ def test_a_check_that_fails_is_a_finding(quick, monkeypatch, broken):
 
 # ---------------------------------------------------------------- packages that are missing
 
+# The fork that runs it forgets what it has of the command line and of the missing packages.
 WITHOUT = """
 import sys
 from importlib import metadata
@@ -609,6 +614,9 @@ def version(name, real=metadata.version):
 metadata.version = version
 metadata.requires = lambda name: {requires!r}
 sys.meta_path.insert(0, Without())
+for name in [*sys.modules]:
+    if name.startswith("cudnnlite.cli") or name.partition(".")[0] in missing:
+        del sys.modules[name]
 sys.argv = ["cudnnlite", "doctor"]
 from cudnnlite.cli import main
 
@@ -630,17 +638,17 @@ REQUIRES = ["numpy>=1.26", "typer>=0.16", "platformdirs>=4", "torch>=2; extra ==
         (["typer"], False, "typer: pip install --force-reinstall 'typer>=0.16'"),
     ],
 )
-def test_a_missing_package_is_named_where_no_command_starts(missing, uninstalled, fix):
+def test_a_missing_package_is_named_where_no_command_starts(commands, missing, uninstalled, fix):
     code = WITHOUT.format(missing=missing, uninstalled=uninstalled, requires=REQUIRES)
-    process = run_python(code, check=False)
+    process = commands.run_code(code, check=False)
     assert process.returncode == 1
     assert process.stderr == f"cudnnlite: No module named '{missing[0]}'; cudnnlite needs {fix}\n"
 
 
 @pytest.mark.processes
-def test_a_missing_package_of_somebody_else_is_not_ours():
+def test_a_missing_package_of_somebody_else_is_not_ours(commands):
     code = WITHOUT.format(missing=["runpy"], uninstalled=True, requires=REQUIRES)
-    process = run_python(code, check=False)
+    process = commands.run_code(code, check=False)
     assert "Traceback" in process.stderr
     assert "cudnnlite needs" not in process.stderr
 

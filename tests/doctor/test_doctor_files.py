@@ -156,7 +156,7 @@ def test_a_version_from_the_file_name(tmp_path):
 
 
 @pytest.mark.processes
-def test_looking_at_copies_loads_nothing(tmp_path):
+def test_looking_at_copies_loads_nothing(commands, tmp_path):
     write_copy(tmp_path)
     code = (
         "import os\nfrom cudnnlite.doctor.libraries import all_places, find_copies\n"
@@ -164,7 +164,7 @@ def test_looking_at_copies_loads_nothing(tmp_path):
         f"assert {os.path.realpath(load_library().path)!r} in [copy.path for copy in found]\n"
         "assert len(found) > 1\nassert 'libcudnn' not in open('/proc/self/maps').read()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    commands.run_code(code)
 
 
 # ---------------------------------------------------------------- places
