@@ -150,12 +150,14 @@ def pytest_testnodedown(node: Any) -> None:
         node.config.stash[_DESELECTED] = Counter(deselected)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Take everything imported so far out of garbage collection, to keep collections cheap.
 
     The tests collect often.  Optional libraries are imported first: with PyTorch and JAX loaded
     later, the collections made the run on a GPU ten times as long.
     """
+    if not session.items:
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they warn of while they are imported is not ours
         for name in OPTIONAL_LIBRARIES:

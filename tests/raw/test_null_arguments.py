@@ -11,7 +11,7 @@ from null_arguments import CASES, run
 
 @pytest.mark.processes
 def test_no_null_ends_the_process(device: Any) -> None:
-    rows = run(device.kind, 2 if device.kind == "emulated" else 8)
+    rows = run(device.kind, 1 if device.kind == "emulated" else 8)
     counts = Counter(row.outcome for row in rows)
     assert len(rows) == len(CASES)
     assert sum(row.other_arguments == "legal" for row in rows) > 300, counts
