@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
@@ -190,6 +190,7 @@ def _check_outputs(flags: SimpleNamespace) -> None:
         raise misuse("--c goes with another --mode than list")
 
 
+@cache
 def _parser() -> Any:
     """Return the parser of the command's options."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
