@@ -26,6 +26,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.search.timing_policy import TimingPolicy
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2"]
 
@@ -198,7 +199,8 @@ CHANGING = [
 NO_ROW = {"every", "choice", "json_", "csv", "save", "c"}
 
 
-def test_the_line_of_a_row_has_every_option_that_changes_a_row():
+def test_the_line_of_a_row_has_every_option_that_changes_a_row(monkeypatch):
+    monkeypatch.setattr(dnn.Handle, "timing", TimingPolicy(l2_bytes=1 << 20))  # --flush-l2 fills it
     asked = [*CONVOLUTION, "--dtype", "float32", *CHANGING]
     (row,) = rows_of(*asked)
     words = shlex.split(row.line)[2:]
