@@ -283,15 +283,12 @@ def test_what_is_remembered_needs_no_handle(two_gpus, path, monkeypatch):
         tune_model(PROBLEMS, cache=path)
 
 
-@pytest.mark.processes
 def test_a_cache_that_is_given_stays_open_and_gets_everything(two_gpus):
-    with TuningCache(":memory:") as cache:
-        for options in ({"workers": 2}, {"executor": ThreadPoolExecutor(2)}):
-            tuning = tune_model(PROBLEMS, cache=cache, **options)
-            assert tuning.measured == 5
-            assert len(cache) == 5
-            assert tune_model(PROBLEMS, cache=cache, **options).remembered == 5
-            cache.clear()
+    with TuningCache(":memory:") as cache, ways("threads") as options:
+        tuning = tune_model(PROBLEMS, cache=cache, **options)
+        assert tuning.measured == 5
+        assert len(cache) == 5
+        assert tune_model(PROBLEMS, cache=cache, **options).remembered == 5
 
 
 @pytest.mark.processes
@@ -687,7 +684,7 @@ def test_an_interrupted_run_is_resumed(two_gpus, path, way, after):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("way", ["here", "threads", "processes", "pool"])
+@pytest.mark.parametrize("way", ["here", "threads", "pool"])
 def test_ctrl_c_is_heard_while_everybody_measures(two_gpus, path, way):
     two_gpus.ask(*(f"wait-{k}" for k in KS))
     num_workers = 1 if way == "here" else 2
@@ -704,8 +701,8 @@ def test_ctrl_c_is_heard_while_everybody_measures(two_gpus, path, way):
             tune_model(PROBLEMS, cache=path, **options)
         timer.join()
         two_gpus.stop(*(f"wait-{k}" for k in KS))  # an executor that is given is not ended
-    # Nothing ends the searches that an executor's workers had begun, or that its queue had taken.
-    assert len(two_gpus.searched) <= {"here": 0, "pool": 0, "threads": 2}.get(way, len(KS))
+    # Nothing ends the searches that an executor's workers had begun.
+    assert len(two_gpus.searched) <= (2 if way == "threads" else 0)
     assert entries(path).keys() <= two_gpus.searched.keys()
     assert tune_model(PROBLEMS, cache=path, workers=1).failed == ()
 
