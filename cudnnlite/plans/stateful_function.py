@@ -7,7 +7,8 @@ weights runs by the plan of the forward call, whose descriptors and reserve spac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
@@ -54,29 +55,36 @@ class BackwardFunction(StatefulFunction[P, ResultT]):
         self.plan = self._make_method("plan", _NO_PLAN_DOC, "NoReturn")
 
 
+@dataclass(eq=False, slots=True)
 class BackwardRequest(Generic[ResultT]):
-    """The arguments of a backward pass; a subclass runs it."""
+    """One call of a backward pass, such as `rnn_backward_data`, with its arguments.
 
-    name: ClassVar[str]  # the function's
-    forward: ClassVar[str]  # the function whose plan makes it
-    method: ClassVar[str]  # of that plan
+    Parameters
+    ----------
+    network : str
+        The beginning of the function's name, and of that of the forward function: "rnn".
+    method : str
+        The end of the function's name, and the name of the plan's method: "backward_data".
+    run : callable
+        () -> the results; it computes them by the plan of the forward call.
+    """
 
-    def run(self) -> ResultT:
-        """Compute, by the plan of the forward call."""
-        raise NotImplementedError
+    network: str
+    method: str
+    run: Callable[[], ResultT]
 
     def plan(self) -> NoReturn:
         """Raise ArgumentError: the forward call's plan is the one."""
         raise ArgumentError(
-            f"{self.name} runs by the plan of the forward call: make that by "
-            f"{self.forward}.plan(..., training=True); its {self.method} is this pass"
+            f"{self.network}_{self.method} runs by the plan of the forward call: make that by "
+            f"{self.network}_forward.plan(..., training=True); its {self.method} is this pass"
         )
 
     def problem(self) -> NoReturn:
         """Raise ArgumentError: there is no declaration."""
         raise ArgumentError(
-            f"{self.name} cannot be listed or tuned: it runs by the plan of the forward call, "
-            f"{self.forward}.plan(..., training=True)"
+            f"{self.network}_{self.method} cannot be listed or tuned: it runs by the plan of the "
+            f"forward call, {self.network}_forward.plan(..., training=True)"
         )
 
 

@@ -13,15 +13,11 @@ from cudnnlite.operations.attention.pass_operands import (
     AttentionReserve,
     AttentionTrainingOutput,
 )
-from cudnnlite.operations.attention.request import (
-    AttentionBackwardDataRequest,
-    AttentionBackwardWeightsRequest,
-    AttentionForwardRequest,
-)
+from cudnnlite.operations.attention.request import AttentionForwardRequest, plan_of
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState
 from cudnnlite.plans.function import BoundCall
-from cudnnlite.plans.stateful_function import backward_operation
+from cudnnlite.plans.stateful_function import BackwardRequest, backward_operation
 from cudnnlite.specs.attention import AttentionSpec
 
 
@@ -200,7 +196,11 @@ def multi_head_attention_backward_data(
      [1. 1.]] [[2. 2.]
      [2. 2.]]
     """
-    return AttentionBackwardDataRequest(handle, reserve, dy, out=out)
+    return BackwardRequest(
+        "multi_head_attention",
+        "backward_data",
+        lambda: plan_of(handle, reserve).backward_data(reserve, dy, out=out),
+    )
 
 
 @backward_operation
@@ -246,4 +246,8 @@ def multi_head_attention_backward_weights(
     --------
     See `multi_head_attention_backward_data`.
     """
-    return AttentionBackwardWeightsRequest(handle, reserve, out=out, accumulate=accumulate)
+    return BackwardRequest(
+        "multi_head_attention",
+        "backward_weights",
+        lambda: plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate),
+    )

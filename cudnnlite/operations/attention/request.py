@@ -1,4 +1,4 @@
-"""The requests of multi-head attention: a forward call, and the two backward passes."""
+"""`AttentionForwardRequest`: one call of multi-head attention; and the backward passes' plan."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.operations.attention.attention_plan import AttentionPlan, kept_plan
-from cudnnlite.operations.attention.pass_operands import (
-    AttentionGradients,
-    AttentionReserve,
-    AttentionTrainingOutput,
-)
+from cudnnlite.operations.attention.pass_operands import AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey, attention_plan_key
-from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState, check_states
 from cudnnlite.plans.operands import on_device, operand_spec, use
-from cudnnlite.plans.stateful_function import (
-    BackwardRequest,
-    refuse_arguments_of_calls,
-    refuse_problem,
-)
+from cudnnlite.plans.stateful_function import refuse_arguments_of_calls, refuse_problem
 from cudnnlite.specs.attention import AttentionSpec
 
 _FORWARD = "multi_head_attention_forward"
@@ -147,45 +138,7 @@ class AttentionForwardRequest:
         return state  # type: ignore[no-any-return]
 
 
-@dataclass(eq=False, slots=True)
-class AttentionBackwardDataRequest(BackwardRequest[AttentionGradients]):
-    """The arguments of one call of `multi_head_attention_backward_data`."""
-
-    handle: Any
-    reserve: Any
-    dy: Any
-    out: Any
-
-    name = "multi_head_attention_backward_data"
-    forward = _FORWARD
-    method = "backward_data"
-
-    def run(self) -> AttentionGradients:
-        """Compute, by the plan of the forward call."""
-        plan = _plan_of(self.handle, self.reserve)
-        return plan.backward_data(self.reserve, self.dy, out=self.out)
-
-
-@dataclass(eq=False, slots=True)
-class AttentionBackwardWeightsRequest(BackwardRequest[AttentionWeights]):
-    """The arguments of one call of `multi_head_attention_backward_weights`."""
-
-    handle: Any
-    reserve: Any
-    out: Any
-    accumulate: Any
-
-    name = "multi_head_attention_backward_weights"
-    forward = _FORWARD
-    method = "backward_weights"
-
-    def run(self) -> AttentionWeights:
-        """Compute, by the plan of the forward call."""
-        plan = _plan_of(self.handle, self.reserve)
-        return plan.backward_weights(self.reserve, out=self.out, accumulate=self.accumulate)
-
-
-def _plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOutput]:
+def plan_of(handle: Handle, reserve: Any) -> AttentionPlan[AttentionTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space."""
     use(handle)
     return kept_plan(handle, AttentionReserve.checked(handle, reserve).call.key)

@@ -19,14 +19,10 @@ from cudnnlite.operations.rnn.outputs import (
     RNNReserve,
     RNNTrainingOutput,
 )
-from cudnnlite.operations.rnn.request import (
-    RNNBackwardDataRequest,
-    RNNBackwardWeightsRequest,
-    RNNForwardRequest,
-)
+from cudnnlite.operations.rnn.request import RNNForwardRequest, plan_of
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.function import BoundCall
-from cudnnlite.plans.stateful_function import backward_operation
+from cudnnlite.plans.stateful_function import BackwardRequest, backward_operation
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import RNNSpec
 
@@ -249,7 +245,11 @@ def rnn_backward_data(
     ...     print(dx.shape, dhx.shape, dcx.shape)
     (5, 2, 4) (1, 2, 8) (1, 2, 8)
     """
-    return RNNBackwardDataRequest(handle, reserve, dy, dhy, dcy, out=out)
+    return BackwardRequest(
+        "rnn",
+        "backward_data",
+        lambda: plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out),
+    )
 
 
 @backward_operation
@@ -306,4 +306,8 @@ def rnn_backward_weights(
     ...     print(gradients["layer0.forward.input.i"].shape)
     (8, 4)
     """
-    return RNNBackwardWeightsRequest(handle, reserve, out=out, accumulate=accumulate)
+    return BackwardRequest(
+        "rnn",
+        "backward_weights",
+        lambda: plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate),
+    )

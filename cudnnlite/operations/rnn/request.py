@@ -1,4 +1,4 @@
-"""The requests of recurrent networks: a forward call, and the two backward passes."""
+"""`RNNForwardRequest`: one call of `rnn_forward`; and the plan by which backward passes run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cudnnlite.operations.layers.dropout import DropoutState, check_states
 from cudnnlite.operations.rnn.choice import heuristic, parse_algorithm
 from cudnnlite.operations.rnn.native_rnn import RNNPlanKey
 from cudnnlite.operations.rnn.outputs import (
-    RNNGradients,
     RNNOutput,
     RNNReserve,
     RNNTrainingOutput,
@@ -26,7 +25,7 @@ from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.choice import tuned_choice, tuning_key
 from cudnnlite.plans.operands import on_device, operand_spec, usable_workspace, use
 from cudnnlite.plans.replay import parse_replay
-from cudnnlite.plans.stateful_function import BackwardRequest, refuse_arguments_of_calls
+from cudnnlite.plans.stateful_function import refuse_arguments_of_calls
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult
 from cudnnlite.problems.rnn import FORWARD
@@ -325,47 +324,7 @@ class RNNForwardRequest:
         return state  # type: ignore[no-any-return]
 
 
-@dataclass(eq=False, slots=True)
-class RNNBackwardDataRequest(BackwardRequest[RNNGradients]):
-    """The arguments of one call of `rnn_backward_data`."""
-
-    handle: Any
-    reserve: Any
-    dy: Any
-    dhy: Any
-    dcy: Any
-    out: Any
-
-    name = "rnn_backward_data"
-    forward = "rnn_forward"
-    method = "backward_data"
-
-    def run(self) -> RNNGradients:
-        """Compute, by the plan of the forward call."""
-        plan = _plan_of(self.handle, self.reserve)
-        return plan.backward_data(self.reserve, self.dy, self.dhy, self.dcy, out=self.out)
-
-
-@dataclass(eq=False, slots=True)
-class RNNBackwardWeightsRequest(BackwardRequest[RNNWeights]):
-    """The arguments of one call of `rnn_backward_weights`."""
-
-    handle: Any
-    reserve: Any
-    out: Any
-    accumulate: Any
-
-    name = "rnn_backward_weights"
-    forward = "rnn_forward"
-    method = "backward_weights"
-
-    def run(self) -> RNNWeights:
-        """Compute, by the plan of the forward call."""
-        plan = _plan_of(self.handle, self.reserve)
-        return plan.backward_weights(self.reserve, out=self.out, accumulate=self.accumulate)
-
-
-def _plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
+def plan_of(handle: Handle, reserve: Any) -> RNNPlan[RNNTrainingOutput]:
     """Return a plan of the forward call that filled a reserve space.
 
     A later call with the same key may have fallen back to STANDARD, whose plan cannot read this
