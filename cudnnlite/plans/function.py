@@ -5,8 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.plans.operands import check_handle
@@ -19,11 +28,11 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
-# The methods that need no device.  `GraphFunction` has "graph".
+# The methods that need no device.
 _METHODS_WITHOUT_HANDLE = ("problem", "graph")
 # The methods that prepare and run nothing, and so refuse a workspace limit.
 _METHODS_WITHOUT_WORKSPACE_LIMIT = ("problem", "graph", "heuristic")
-_PLAN_DOC = """\
+PLAN_DOC = """\
 Prepare calls of `{name}` with the same specs and options; nothing is computed.
 
 The plan has the choice of an algorithm, if there is one, and the arguments of the C function.
@@ -37,7 +46,7 @@ others
 
 Returns
 -------
-{plan}
+OperationPlan
     To be called with arrays of these specs, in the order of the arguments of `{name}`.{results}
 
 Raises
@@ -67,6 +76,29 @@ ArgumentError
 """
 
 
+class Method(NamedTuple):
+    """A method of public operations, as `help` shows it.
+
+    Parameters
+    ----------
+    doc : str
+        A template of the docstring: `name` is the operation's name.
+    returns : str
+        The annotation of the result.
+    fields : mapping of str to object
+        The other fields of the template.
+    """
+
+    doc: str
+    returns: str
+    fields: Mapping[str, object] = {}
+
+
+PROBLEM = Method(_PROBLEM_DOC, "Problem")
+# The methods of an operation that a declaration describes, and nothing else.
+_METHODS = {"plan": Method(PLAN_DOC, "OperationPlan", {"results": ""}), "problem": PROBLEM}
+
+
 class BoundCall(Protocol[ResultT_co]):
     """The checked arguments of one call, which can be run, planned, or returned as a problem.
 
@@ -86,11 +118,22 @@ class BoundCall(Protocol[ResultT_co]):
 class OperationFunction(Generic[P, ResultT]):
     """A public operation: a call of it computes, and its methods return a plan or the problem.
 
+    Every public operation is of this class.  What type checkers know of an operation with other
+    methods, or with overloads, is a protocol that stands beside its methods.
+
     Parameters
     ----------
     bind : callable
         (handle, arguments) -> BoundCall.  The operation takes over its signature, types and
         docstring.
+    methods : mapping of str to Method
+        The methods by name: each binds its arguments and calls the bound call's method of that
+        name.
+    choices : frozenset of str
+        The arguments that only a call and `plan` have, such as the algorithm.
+    result_annotation : str
+        The return annotation that `help` shows for the operation.  If it is empty, it is taken
+        from the annotation of `bind`.
 
     Attributes
     ----------
@@ -102,24 +145,22 @@ class OperationFunction(Generic[P, ResultT]):
 
     __name__: str
     __qualname__: str
-    # The return annotation that `help` shows for `plan`.
-    _plan_annotation: ClassVar[str] = "OperationPlan"
-    # What the docstring of `plan` says of the results of a plan's calls.
-    _plan_results: ClassVar[str] = ""
-    # The return annotation that `help` shows for the operation.  If it is empty, it is taken from
-    # the annotation of `bind`.
-    _result_annotation: ClassVar[str] = ""
-    # The arguments that only a call and `plan` have, such as the algorithm.
-    _choices: ClassVar[frozenset[str]] = frozenset()
     plan: Callable[Concatenate[Handle, P], OperationPlan[ResultT]]
     problem: Callable[P, Problem]
 
-    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
+    def __init__(
+        self,
+        bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
+        methods: Mapping[str, Method] = _METHODS,
+        choices: frozenset[str] = frozenset(),
+        result_annotation: str = "",
+    ) -> None:
         functools.update_wrapper(self, bind)
         self._bind = bind
-        self.__signature__ = _signature_of(bind, self._result_annotation)
-        self.plan = self._make_method("plan", _PLAN_DOC, self._plan_annotation)
-        self.problem = self._make_method("problem", _PROBLEM_DOC, "Problem")
+        self._choices = choices
+        self.__signature__ = _signature_of(bind, result_annotation)
+        for name, method in methods.items():
+            setattr(self, name, self._make_method(name, method))
 
     def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> ResultT:
         """Check the arguments and compute."""
@@ -138,10 +179,10 @@ class OperationFunction(Generic[P, ResultT]):
         if why_unknown(self, options):
             refuse_unknown(self, options)
 
-    def _make_method(self, name: str, doc: str, return_annotation: str) -> Callable[..., Any]:
+    def _make_method(self, name: str, description: Method) -> Callable[..., Any]:
         """Return a function that binds its arguments and calls the bound call's method `name`."""
         takes_handle = name not in _METHODS_WITHOUT_HANDLE
-        signature = self._method_signature(name, return_annotation)
+        signature = self._method_signature(name, description.returns)
 
         def method(*args: Any, **kwargs: Any) -> Any:
             bind_args: tuple[Any, ...] = args
@@ -161,9 +202,7 @@ class OperationFunction(Generic[P, ResultT]):
         method.__name__ = name
         method.__qualname__ = f"{self.__name__}.{name}"
         method.__module__ = self.__module__
-        method.__doc__ = doc.format(
-            name=self.__name__, plan=return_annotation, results=self._plan_results
-        )
+        method.__doc__ = description.doc.format(name=self.__name__, **description.fields)
         method.__signature__ = signature  # type: ignore[attr-defined]
         return method
 
@@ -213,6 +252,17 @@ class OperationFunction(Generic[P, ResultT]):
 
     def __repr__(self) -> str:
         return f"<operation {self.__name__}{self.__signature__}>"
+
+
+class PublicFunction(Protocol):
+    """What type checkers know of any public operation, beside its call and its methods."""
+
+    __name__: str
+    __qualname__: str
+    __signature__: inspect.Signature
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind like a function that is an attribute of a class."""
 
 
 def operation(

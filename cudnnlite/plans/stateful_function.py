@@ -1,4 +1,4 @@
-"""`StatefulFunction` and `BackwardFunction`: public operations that are no problem as data.
+"""`stateful_operation` and `backward_operation`: public operations that are no problem as data.
 
 A CTC loss and attention have plans, and nothing that a tuner could choose.  A backward pass with
 weights runs by the plan of the forward call, whose descriptors and reserve space it needs.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.function import BoundCall, OperationFunction
+from cudnnlite.plans.function import BoundCall, Method, OperationFunction, PublicFunction
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+PlanT = TypeVar("PlanT")
 
 _NO_PROBLEM_DOC = """\
 Raise ArgumentError: a call of `{name}` is no problem as data, and cannot be listed or tuned.
@@ -35,24 +37,21 @@ ArgumentError
 """
 
 
-class StatefulFunction(OperationFunction[P, ResultT]):
-    """A public operation that can be planned, and is no problem as data."""
+_NO_PROBLEM = Method(_NO_PROBLEM_DOC, "NoReturn")
+_NO_PLAN = Method(_NO_PLAN_DOC, "NoReturn")
 
+
+class StatefulFunction(PublicFunction, Protocol[P, ResultT_co, PlanT]):
+    """The type of a public operation that is no problem as data.
+
+    `PlanT` is NoReturn for a backward pass, which the plan of the forward call makes.
+    """
+
+    plan: Callable[Concatenate[Handle, P], PlanT]
     problem: Callable[P, NoReturn]
 
-    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
-        super().__init__(bind)
-        self.problem = self._make_method("problem", _NO_PROBLEM_DOC, "NoReturn")
-
-
-class BackwardFunction(StatefulFunction[P, ResultT]):
-    """A backward pass, which the plan of the forward call makes."""
-
-    plan: Callable[Concatenate[Handle, P], NoReturn]
-
-    def __init__(self, bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]]) -> None:
-        super().__init__(bind)
-        self.plan = self._make_method("plan", _NO_PLAN_DOC, "NoReturn")
+    def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> ResultT_co:
+        """Check the arguments and compute."""
 
 
 @dataclass(eq=False, slots=True)
@@ -105,8 +104,16 @@ def refuse_arguments_of_calls(plan_of: str, **arguments: Any) -> None:
             )
 
 
+def stateful_operation(
+    bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]], plan: Method
+) -> StatefulFunction[P, ResultT, Any]:
+    """Make a public operation of the function that binds its arguments, with a method `plan`."""
+    methods = {"plan": plan, "problem": _NO_PROBLEM}
+    return cast("StatefulFunction[P, ResultT, Any]", OperationFunction(bind, methods))
+
+
 def backward_operation(
     bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
-) -> BackwardFunction[P, ResultT]:
+) -> StatefulFunction[P, ResultT, NoReturn]:
     """Make a public operation of the function that binds a backward pass's arguments."""
-    return BackwardFunction(bind)
+    return stateful_operation(bind, _NO_PLAN)

@@ -10,9 +10,13 @@ import pytest
 from fuzz.subjects import Things, subject
 
 import cudnnlite as dnn
-from cudnnlite.operations.graph.function import GraphFunction
+from cudnnlite.plans.function import OperationFunction
 
-OPERATIONS = [name for name in dnn.__all__ if isinstance(getattr(dnn, name), GraphFunction)]
+OPERATIONS = [
+    name
+    for name in dnn.__all__
+    if isinstance(function := getattr(dnn, name), OperationFunction) and hasattr(function, "graph")
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
-"""`AttentionForwardFunction`: `multi_head_attention_forward` with its overloads, and its `plan`."""
+"""The type of `multi_head_attention_forward`, with its overloads, and its method `plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, NoReturn, Protocol, cast, overload
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
@@ -12,8 +12,8 @@ from cudnnlite.operations.attention.attention_plan import AttentionPlan
 from cudnnlite.operations.attention.pass_operands import AttentionReserve, AttentionTrainingOutput
 from cudnnlite.operations.attention.weights import AttentionWeights
 from cudnnlite.operations.layers.dropout import DropoutState
-from cudnnlite.plans.function import BoundCall
-from cudnnlite.plans.stateful_function import StatefulFunction
+from cudnnlite.plans.function import BoundCall, Method, PublicFunction
+from cudnnlite.plans.stateful_function import stateful_operation
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.attention import AttentionSpec
 
@@ -125,15 +125,11 @@ class AttentionPlanMethod(Protocol):
     ) -> AttentionPlan[Any]: ...
 
 
-class AttentionForwardFunction(StatefulFunction[..., Any]):
-    """The public operation `multi_head_attention_forward`."""
+class AttentionForwardFunction(PublicFunction, Protocol):
+    """The type of `multi_head_attention_forward`."""
 
-    plan: AttentionPlanMethod  # type: ignore[assignment]
-
-    def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
-        super().__init__(bind)
-        # Replaces the method of `OperationFunction`, whose docstring does not fit.
-        self.plan = self._make_method("plan", _PLAN_DOC, "AttentionPlan")
+    plan: AttentionPlanMethod
+    problem: Callable[..., NoReturn]
 
     @overload
     def __call__(
@@ -195,6 +191,10 @@ class AttentionForwardFunction(StatefulFunction[..., Any]):
         out: AnyArray | None = ...,
         reserve: AttentionReserve | None = ...,
     ) -> Any: ...
-    def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
-        """Check the arguments and run multi-head attention."""
-        return super().__call__(handle, *args, **kwargs)
+
+
+def attention_operation(bind: Callable[..., BoundCall[Any]]) -> AttentionForwardFunction:
+    """Make the public operation of the function that binds its arguments."""
+    return cast(
+        "AttentionForwardFunction", stateful_operation(bind, Method(_PLAN_DOC, "AttentionPlan"))
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.attention.forward_function import AttentionForwardFunction
+from cudnnlite.operations.attention.forward_function import attention_operation
 from cudnnlite.operations.attention.pass_operands import (
     AttentionGradients,
     AttentionReserve,
@@ -21,7 +21,7 @@ from cudnnlite.plans.stateful_function import BackwardRequest, backward_operatio
 from cudnnlite.specs.attention import AttentionSpec
 
 
-@AttentionForwardFunction
+@attention_operation
 def multi_head_attention_forward(
     handle: Handle,
     spec: AttentionSpec,

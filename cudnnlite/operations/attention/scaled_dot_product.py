@@ -13,7 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import MOST_STEPS
 from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
 from cudnnlite.operations.attention.scaled_dot_product_types import (
-    ScaledDotProductAttentionFunction,
+    scaled_dot_product_attention_operation,
 )
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 
@@ -22,7 +22,7 @@ _OPTIONAL = frozenset({"bias", "q_lengths", "kv_lengths"})
 _LARGEST_SEED = 1 << 53
 
 
-@ScaledDotProductAttentionFunction
+@scaled_dot_product_attention_operation
 def scaled_dot_product_attention_forward(
     handle: Handle,
     q: Operand,

@@ -1,15 +1,17 @@
-"""`ConvolutionFunction`: a public operation whose algorithms cuDNN ranks and searches."""
+"""`convolution_operation`: a public operation whose algorithms cuDNN ranks and searches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec, Protocol, cast
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.operations.convolution.request import ConvolutionRequest
-from cudnnlite.plans.function import OperationFunction
+from cudnnlite.plans.function import PLAN_DOC, PROBLEM, Method, OperationFunction, PublicFunction
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.operation import Algorithms, Operation
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.table import AlgorithmTable
 
 P = ParamSpec("P")
@@ -144,8 +146,8 @@ Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and
 """
 
 
-class ConvolutionFunction(OperationFunction[P, DeviceArray]):
-    """A public operation whose algorithms cuDNN ranks and searches.
+class ConvolutionFunction(PublicFunction, Protocol[P]):
+    """The type of a public operation whose algorithms cuDNN ranks and searches.
 
     Attributes
     ----------
@@ -159,33 +161,14 @@ class ConvolutionFunction(OperationFunction[P, DeviceArray]):
         (handle, arguments) -> the filter in the layout that is read fastest.
     """
 
-    _result_annotation = "DeviceArray"
-    _choices = frozenset({"algorithm", "interface", "replay"})
+    plan: Callable[Concatenate[Handle, P], OperationPlan[DeviceArray]]
+    problem: Callable[P, Problem]
     heuristic: Callable[Concatenate[Handle, P], AlgorithmTable]
     find: Callable[Concatenate[Handle, P], AlgorithmTable]
     convert_filter: Callable[Concatenate[Handle, P], DeviceArray]
 
-    def __init__(
-        self,
-        bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
-        declaration: Operation,
-        algorithms: Algorithms,
-    ) -> None:
-        super().__init__(bind)
-        function = declaration.function
-        plan_notes = _PLAN_NOTES.format(function=function, algorithms=algorithms)
-        self.plan.__doc__ = f"{self.plan.__doc__}{plan_notes}"
-        heuristic_doc = _HEURISTIC_DOC.format(name=self.__name__, algorithms=algorithms)
-        find_doc = _NO_FIND_DOC.format(name=self.__name__)
-        if algorithms.find:
-            find_doc = _FIND_DOC.format(name=self.__name__, algorithms=algorithms)
-        self.heuristic = self._make_method("heuristic", heuristic_doc, "AlgorithmTable")
-        self.find = self._make_method("find", find_doc, "AlgorithmTable")
-        reads_filter = bool(declaration.filters.intersection(declaration.reads))
-        convert_doc = _CONVERT_FILTER_DOC if reads_filter else _NO_FILTER_DOC
-        self.convert_filter = self._make_method(
-            "convert_filter", convert_doc.format(name=self.__name__), "DeviceArray"
-        )
+    def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> DeviceArray:
+        """Check the arguments and compute."""
 
 
 def convolution_operation(
@@ -198,4 +181,30 @@ def convolution_operation(
     algorithms = declaration.algorithms
     if algorithms is None:
         raise ValueError(f"{declaration} has no choice of algorithms")
-    return lambda bind: ConvolutionFunction(bind, declaration, algorithms)
+    methods = _methods(declaration, algorithms)
+
+    def make_operation(
+        bind: Callable[Concatenate[Handle, P], ConvolutionRequest],
+    ) -> ConvolutionFunction[P]:
+        choices = frozenset({"algorithm", "interface", "replay"})
+        function = OperationFunction(bind, methods, choices, result_annotation="DeviceArray")
+        return cast("ConvolutionFunction[P]", function)
+
+    return make_operation
+
+
+def _methods(declaration: Operation, algorithms: Algorithms) -> dict[str, Method]:
+    """Return the methods of an operation, whose docstrings name its C functions."""
+    fields = {"function": declaration.function, "algorithms": algorithms, "results": ""}
+    find_doc = _NO_FIND_DOC
+    if algorithms.find:
+        find_doc = _FIND_DOC
+    reads_filter = bool(declaration.filters.intersection(declaration.reads))
+    convert_doc = _CONVERT_FILTER_DOC if reads_filter else _NO_FILTER_DOC
+    return {
+        "plan": Method(f"{PLAN_DOC}{_PLAN_NOTES}", "OperationPlan", fields),
+        "problem": PROBLEM,
+        "heuristic": Method(_HEURISTIC_DOC, "AlgorithmTable", fields),
+        "find": Method(find_doc, "AlgorithmTable", fields),
+        "convert_filter": Method(convert_doc, "DeviceArray"),
+    }

@@ -1,11 +1,11 @@
-"""`GraphFunction`: a public operation that is written as a graph."""
+"""`graph_operation`: a public operation that is written as a graph, and its requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -15,7 +15,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.selection import Requirements
 from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
 from cudnnlite.plans.choice import tuning_key
-from cudnnlite.plans.function import OperationFunction
+from cudnnlite.plans.function import PLAN_DOC, Method, OperationFunction, PublicFunction
 from cudnnlite.plans.graph_plan import NamedResults
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
 from cudnnlite.plans.operation_plan import OperationPlan
@@ -25,6 +25,7 @@ from cudnnlite.specs.layout import span
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 Formula = Callable[..., Graph]  # (specs by name, **options) -> the graph
 
 _GRAPH_DOC = """\
@@ -53,7 +54,13 @@ Raises
 ArgumentError
     In any case.
 """
-
+_PLAN_RESULTS = """
+    A call of the plan returns a dict of all results by name, also if there is only one."""
+_METHODS = {
+    "plan": Method(PLAN_DOC, "OperationPlan", {"results": _PLAN_RESULTS}),
+    "graph": Method(_GRAPH_DOC, "Graph"),
+    "problem": Method(_NO_PROBLEM_DOC, "NoReturn"),
+}
 
 _spec_hash = attrgetter("spec._hash")
 
@@ -288,8 +295,8 @@ class GraphRequest(Generic[ResultT]):
         return dict(zip(self._results, arrays, strict=True))
 
 
-class GraphFunction(OperationFunction[P, ResultT]):
-    """A public operation that is written as a graph.
+class GraphFunction(PublicFunction, Protocol[P, ResultT_co]):
+    """The type of a public operation that is written as a graph.
 
     Attributes
     ----------
@@ -299,21 +306,17 @@ class GraphFunction(OperationFunction[P, ResultT]):
         (arguments) -> the graph, as data.
     """
 
-    _plan_results = """
-    A call of the plan returns a dict of all results by name, also if there is only one."""
-    _choices = frozenset({"math_type"})
-    plan: Callable[Concatenate[Handle, P], OperationPlan[NamedResults]]  # type: ignore[assignment]
+    plan: Callable[Concatenate[Handle, P], OperationPlan[NamedResults]]
     problem: Callable[P, NoReturn]
     graph: Callable[P, Graph]
 
-    def __init__(self, bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]]) -> None:
-        super().__init__(bind)
-        self.graph = self._make_method("graph", _GRAPH_DOC, "Graph")
-        self.problem = self._make_method("problem", _NO_PROBLEM_DOC, "NoReturn")
+    def __call__(self, handle: Handle, *args: P.args, **kwargs: P.kwargs) -> ResultT_co:
+        """Check the arguments and compute."""
 
 
 def graph_operation(
     bind: Callable[Concatenate[Handle, P], GraphRequest[ResultT]],
 ) -> GraphFunction[P, ResultT]:
     """Make a public operation of the function that binds its arguments."""
-    return GraphFunction(bind)
+    function = OperationFunction(bind, _METHODS, choices=frozenset({"math_type"}))
+    return cast("GraphFunction[P, ResultT]", function)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Concatenate, NoReturn, ParamSpec
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,12 +25,13 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
-from cudnnlite.plans.function import BoundCall
+from cudnnlite.plans.function import BoundCall, Method
 from cudnnlite.plans.operands import on_device, operand_spec, use
 from cudnnlite.plans.stateful_function import (
     StatefulFunction,
     refuse_arguments_of_calls,
     refuse_problem,
+    stateful_operation,
 )
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs
 from cudnnlite.problems.operation import all_of
@@ -38,6 +39,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import CTCLossSpec
 
 P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 
 # The labels, the lengths of the labels, and the lengths of the inputs.
 Integers = tuple[Any, Any, Any]
@@ -83,20 +85,14 @@ Examples
 """
 
 
-class CTCLossFunction(StatefulFunction[P, tuple[DeviceArray, DeviceArray | None]]):
-    """The public operation `ctc_loss`."""
-
-    plan: Callable[Concatenate[Handle, P], CTCLossPlan]  # type: ignore[assignment]
-
-    def __init__(
-        self,
-        bind: Callable[Concatenate[Handle, P], BoundCall[tuple[DeviceArray, DeviceArray | None]]],
-    ) -> None:
-        super().__init__(bind)
-        self.plan = self._make_method("plan", _PLAN_DOC, "CTCLossPlan")
+def _ctc_operation(
+    bind: Callable[Concatenate[Handle, P], BoundCall[ResultT]],
+) -> StatefulFunction[P, ResultT, CTCLossPlan]:
+    """Make the public operation `ctc_loss` of the function that binds its arguments."""
+    return stateful_operation(bind, Method(_PLAN_DOC, "CTCLossPlan"))
 
 
-@CTCLossFunction
+@_ctc_operation
 def ctc_loss(
     handle: Handle,
     x: Operand,

@@ -16,8 +16,8 @@ from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.function import GraphRequest, graph_operation
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.operations.layers.normalization_types import (
-    NormalizationFunction,
-    RMSNormalizationFunction,
+    normalization_operation,
+    rms_normalization_operation,
 )
 from cudnnlite.operations.layers.transform import transform_tensor
 from cudnnlite.specs import TensorSpec
@@ -51,7 +51,7 @@ def _packed(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape, spec.dtype, strides=strides)
 
 
-@NormalizationFunction
+@normalization_operation
 def layer_normalization_forward(
     handle: Handle,
     x: Operand,
@@ -115,7 +115,7 @@ def layer_normalization_forward(
     return _forward(handle, "LAYER", x, scale, bias, epsilon, training, out, workspace_limit)
 
 
-@RMSNormalizationFunction
+@rms_normalization_operation
 def rms_normalization_forward(
     handle: Handle,
     x: Operand,
@@ -163,7 +163,7 @@ def rms_normalization_forward(
     return _forward(handle, "RMS", x, scale, bias, epsilon, training, out, workspace_limit)
 
 
-@NormalizationFunction
+@normalization_operation
 def instance_normalization_forward(
     handle: Handle,
     x: Operand,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, overload
+from collections.abc import Callable, Sequence
+from typing import Concatenate, Literal, ParamSpec, Protocol, TypeAlias, cast, overload
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.operations.graph.function import GraphFunction
+from cudnnlite.operations.graph.function import GraphFunction, GraphRequest, graph_operation
 
 P = ParamSpec("P")
 # What training returns: y, the mean and the inverse standard deviation; without a mean for RMS.
@@ -16,99 +16,103 @@ WithMean: TypeAlias = tuple[DeviceArray, DeviceArray, DeviceArray]
 WithInverse: TypeAlias = tuple[DeviceArray, DeviceArray]
 
 
-class NormalizationFunction(GraphFunction[P, DeviceArray | WithMean]):
-    """A public operation: `layer_normalization_forward` or `instance_normalization_forward`."""
+class NormalizationFunction(GraphFunction[P, DeviceArray | WithMean], Protocol[P]):
+    """The type of `layer_normalization_forward` and `instance_normalization_forward`."""
 
-    # The overloads are for type checkers only: at run time the inherited call takes less time.
-    if TYPE_CHECKING:
-
-        @overload  # type: ignore[override]
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            bias: Operand,
-            *,
-            epsilon: float = ...,
-            training: Literal[False] = ...,
-            out: AnyArray | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> DeviceArray: ...
-        @overload
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            bias: Operand,
-            *,
-            epsilon: float = ...,
-            training: Literal[True],
-            out: Sequence[AnyArray | None] | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> WithMean: ...
-        @overload
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            bias: Operand,
-            *,
-            epsilon: float = ...,
-            training: bool,
-            out: AnyArray | Sequence[AnyArray | None] | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> DeviceArray | WithMean: ...
-        def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
-            """Check the arguments and compute."""
+    @overload  # type: ignore[override]
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        bias: Operand,
+        *,
+        epsilon: float = ...,
+        training: Literal[False] = ...,
+        out: AnyArray | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> DeviceArray: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        bias: Operand,
+        *,
+        epsilon: float = ...,
+        training: Literal[True],
+        out: Sequence[AnyArray | None] | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> WithMean: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        bias: Operand,
+        *,
+        epsilon: float = ...,
+        training: bool,
+        out: AnyArray | Sequence[AnyArray | None] | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> DeviceArray | WithMean: ...
 
 
-class RMSNormalizationFunction(GraphFunction[P, DeviceArray | WithInverse]):
-    """The public operation `rms_normalization_forward`."""
+class RMSNormalizationFunction(GraphFunction[P, DeviceArray | WithInverse], Protocol[P]):
+    """The type of `rms_normalization_forward`."""
 
-    # As in `NormalizationFunction`.
-    if TYPE_CHECKING:
+    @overload  # type: ignore[override]
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        *,
+        bias: Operand | None = ...,
+        epsilon: float = ...,
+        training: Literal[False] = ...,
+        out: AnyArray | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> DeviceArray: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        *,
+        bias: Operand | None = ...,
+        epsilon: float = ...,
+        training: Literal[True],
+        out: Sequence[AnyArray | None] | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> WithInverse: ...
+    @overload
+    def __call__(
+        self,
+        handle: Handle,
+        x: Operand,
+        scale: Operand,
+        *,
+        bias: Operand | None = ...,
+        epsilon: float = ...,
+        training: bool,
+        out: AnyArray | Sequence[AnyArray | None] | None = ...,
+        workspace_limit: int | str | None = ...,
+    ) -> DeviceArray | WithInverse: ...
 
-        @overload  # type: ignore[override]
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            *,
-            bias: Operand | None = ...,
-            epsilon: float = ...,
-            training: Literal[False] = ...,
-            out: AnyArray | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> DeviceArray: ...
-        @overload
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            *,
-            bias: Operand | None = ...,
-            epsilon: float = ...,
-            training: Literal[True],
-            out: Sequence[AnyArray | None] | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> WithInverse: ...
-        @overload
-        def __call__(
-            self,
-            handle: Handle,
-            x: Operand,
-            scale: Operand,
-            *,
-            bias: Operand | None = ...,
-            epsilon: float = ...,
-            training: bool,
-            out: AnyArray | Sequence[AnyArray | None] | None = ...,
-            workspace_limit: int | str | None = ...,
-        ) -> DeviceArray | WithInverse: ...
-        def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
-            """Check the arguments and compute."""
+
+def normalization_operation(
+    bind: Callable[Concatenate[Handle, P], GraphRequest[DeviceArray | WithMean]],
+) -> NormalizationFunction[P]:
+    """Make a public operation of the function that binds its arguments."""
+    return cast("NormalizationFunction[P]", graph_operation(bind))
+
+
+def rms_normalization_operation(
+    bind: Callable[Concatenate[Handle, P], GraphRequest[DeviceArray | WithInverse]],
+) -> RMSNormalizationFunction[P]:
+    """Make the public operation of the function that binds its arguments."""
+    return cast("RMSNormalizationFunction[P]", graph_operation(bind))

@@ -1,9 +1,9 @@
-"""`RNNForwardFunction`: `rnn_forward` with its functions, and their types."""
+"""The type of `rnn_forward`, with its overloads, and the methods of the operation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, ParamSpec, Protocol, cast, overload
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
@@ -11,13 +11,14 @@ from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.operations.layers.dropout import DropoutState
 from cudnnlite.operations.rnn.outputs import RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
-from cudnnlite.operations.rnn.search import find
 from cudnnlite.operations.rnn.weights import RNNWeights
-from cudnnlite.plans.function import BoundCall, OperationFunction
+from cudnnlite.plans.function import BoundCall, Method, OperationFunction, PublicFunction
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
+
+P = ParamSpec("P")
 
 _PLAN_DOC = """\
 Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
@@ -147,6 +148,11 @@ Examples
 ...     print(dnn.rnn_forward.heuristic(handle, gru, None, dnn.RNNDataSpec((5, 2, 4)))[0].algorithm)
 PERSIST_STATIC_SMALL_H
 """
+_METHODS = {
+    "plan": Method(_PLAN_DOC, "RNNPlan"),
+    "problem": Method(_PROBLEM_DOC, "Problem"),
+    "heuristic": Method(_HEURISTIC_DOC, "AlgorithmTable"),
+}
 
 
 class RNNPlanMethod(Protocol):
@@ -273,8 +279,8 @@ class HeuristicMethod(Protocol):
         """Return the choice of a call without a measurement."""
 
 
-class RNNForwardFunction(OperationFunction[..., Any]):
-    """The public operation `rnn_forward`.
+class RNNForwardFunction(PublicFunction, Protocol[P]):
+    """The type of `rnn_forward`; `P` are the parameters of its search.
 
     Attributes
     ----------
@@ -286,17 +292,10 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         (handle, arguments) -> the measurements of all algorithms; it has a signature of its own.
     """
 
-    _choices = frozenset({"algorithm", "replay", "out", "reserve"})
-    plan: RNNPlanMethod  # type: ignore[assignment]
+    plan: RNNPlanMethod
     problem: ProblemMethod
     heuristic: HeuristicMethod
-    find = staticmethod(find)
-
-    def __init__(self, bind: Callable[..., BoundCall[Any]]) -> None:
-        super().__init__(bind)
-        self.plan = self._make_method("plan", _PLAN_DOC, "RNNPlan")
-        self.problem = self._make_method("problem", _PROBLEM_DOC, "Problem")
-        self.heuristic = self._make_method("heuristic", _HEURISTIC_DOC, "AlgorithmTable")
+    find: Callable[P, AlgorithmTable]
 
     @overload
     def __call__(
@@ -364,6 +363,20 @@ class RNNForwardFunction(OperationFunction[..., Any]):
         workspace: AnyArray | None = ...,
         replay: bool = ...,
     ) -> Any: ...
-    def __call__(self, handle: Handle, *args: Any, **kwargs: Any) -> Any:
-        """Bind the arguments and run the request."""
-        return super().__call__(handle, *args, **kwargs)
+
+
+def rnn_operation(
+    find: Callable[P, AlgorithmTable],
+) -> Callable[[Callable[..., BoundCall[Any]]], RNNForwardFunction[P]]:
+    """Return a decorator that makes `rnn_forward` of the function that binds its arguments.
+
+    `find` is the search, which binds its own arguments.
+    """
+
+    def make_operation(bind: Callable[..., BoundCall[Any]]) -> RNNForwardFunction[P]:
+        choices = frozenset({"algorithm", "replay", "out", "reserve"})
+        function = cast("RNNForwardFunction[P]", OperationFunction(bind, _METHODS, choices))
+        function.find = find
+        return function
+
+    return make_operation

@@ -12,7 +12,7 @@ from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import RNNAlgo, RNNDataLayout
 from cudnnlite.operations.layers.dropout import DropoutState
-from cudnnlite.operations.rnn.forward_function import RNNForwardFunction
+from cudnnlite.operations.rnn.forward_function import rnn_operation
 from cudnnlite.operations.rnn.outputs import (
     RNNGradients,
     RNNOutput,
@@ -20,6 +20,7 @@ from cudnnlite.operations.rnn.outputs import (
     RNNTrainingOutput,
 )
 from cudnnlite.operations.rnn.request import RNNForwardRequest, plan_of
+from cudnnlite.operations.rnn.search import find
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.function import BoundCall
 from cudnnlite.plans.stateful_function import BackwardRequest, backward_operation
@@ -27,7 +28,7 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import RNNSpec
 
 
-@RNNForwardFunction
+@rnn_operation(find)
 def rnn_forward(
     handle: Handle,
     spec: RNNSpec,
