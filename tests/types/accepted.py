@@ -88,6 +88,7 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
     gradients = dnn.rnn_backward_weights(handle, out.reserve)
     reveal_type(gradients["layer0.forward.input.i"])  # DeviceArray
+    reveal_type(dnn.rnn_forward.find(handle, lstm, weights, x))  # AlgorithmTable
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
     with dnn.rnn_forward.plan(
@@ -96,6 +97,22 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
         reveal_type(plan(weights, y).reserve)  # RNNReserve
     with dnn.rnn_forward.plan(handle, lstm, None, x) as plan_of_inference:
         reveal_type(plan_of_inference(weights, dx))  # RNNOutput
+
+
+def plans_that_keep_state(
+    handle: dnn.Handle, spec: dnn.AttentionSpec, weights: dnn.AttentionWeights, q: Foreign
+) -> None:
+    attention = dnn.multi_head_attention_forward
+    reveal_type(attention(handle, spec, weights, q, q, q).shape)  # tuple[int, ...]
+    y, reserve = attention(handle, spec, weights, q, q, q, training=True)
+    gradients = dnn.multi_head_attention_backward_data(handle, reserve, y)
+    reveal_type(gradients.dq)  # DeviceArray
+    plan = attention.plan(handle, spec, None, q, q, q, training=True)
+    reveal_type(plan)  # AttentionPlan[AttentionTrainingOutput]
+    loss = dnn.ctc_loss
+    reveal_type(loss(handle, q, [1], [1], [1]))  # tuple[DeviceArray, DeviceArray | None]
+    reveal_type(loss.plan(handle, q, None, None, None))  # CTCLossPlan
+    reveal_type(loss.__name__)  # str
 
 
 def raw(handle: dnn.Handle) -> None:
@@ -122,9 +139,8 @@ def results_that_an_option_decides(
     reveal_type(stats)  # DeviceArray
     either = attention(handle, q, q, q, return_stats=flag)
     reveal_type(either)  # DeviceArray | tuple[DeviceArray, DeviceArray]
-    reveal_type(
-        attention.plan(handle, q.spec, q.spec, q.spec, causal=True)
-    )  # OperationPlan[dict[str, DeviceArray]]
+    plan = attention.plan(handle, q.spec, q.spec, q.spec, causal=True)
+    reveal_type(plan)  # OperationPlan[dict[str, DeviceArray]]
     reveal_type(attention.graph(q.spec, q, w))  # Graph
     layer, rms = dnn.layer_normalization_forward, dnn.rms_normalization_forward
     reveal_type(layer(handle, q, w, w).shape)  # tuple[int, ...]
