@@ -18,7 +18,6 @@ from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, 
 from cudnnlite.operations.convolution.layout_conversion import (
     conversion_layout,
     converted_convolution,
-    converted_operands,
     faster_layout,
     layout_of_filter,
 )
@@ -166,12 +165,7 @@ class ConvolutionWay:
                 is_aligned=self.is_aligned,
             )
             stack.enter_context(own.pop_all())
-        alignments = {}
-        if choice is None and isinstance(getattr(planned.choice, "algorithm", None), Engine):
-            converted = converted_operands(problem, layout)
-            in_place = [name for name in problem.specs if name not in converted]
-            alignments = dict.fromkeys(in_place, ALIGNMENT)
-        return planned._replace(alignments=alignments)
+        return planned
 
 
 def _check_limit(planned: PlannedCall, limit: int | None, layout: str) -> None:

@@ -11,7 +11,8 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import dtype_name, numpy_dtype
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitError
-from cudnnlite.graph.operation_graph import OperationGraph
+from cudnnlite.graph.engines import Engine
+from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.operations.convolution.algorithms import choose_and_prepare, prepare
 from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.conversion import ConvertedCall, memory_of
@@ -87,7 +88,14 @@ def converted_convolution(
     workspace = call.room + prepared.workspace
     row = choice or replace(prepared.choice, layout=layout)
     row = replace(row, conversions=tuple(call.converted), workspace=workspace)
-    return PlannedCall(call, row, workspace)
+    if not isinstance(row.algorithm, Engine):
+        needed = inner_problem.operation.alignments(inner_problem.specs, inner_problem.values)
+    elif choice is None:
+        needed = dict.fromkeys(problem.specs, ALIGNMENT)
+    else:  # an engine that the caller named refuses operands that are not aligned
+        needed = {}
+    in_place = {name: nbytes for name, nbytes in needed.items() if name not in call.converted}
+    return PlannedCall(call, row, workspace, alignments=in_place)
 
 
 def _check_beta(problem: Problem, layout: str) -> None:
