@@ -42,15 +42,17 @@ def why_strides_are_wrong(graph: GraphData) -> str | None:
 def why_images_are_wrong(graph: GraphData) -> str | None:
     """Return why kernels compiled for a chain behind a convolution read images wrongly, or None.
 
-    They read packed images with channels last alone.  Additions with a plain ReLU, or without one,
-    have other kernels, too, if the result has the type of x.
+    They read packed images with channels last alone.  A convolution without a chain, and additions
+    of arrays with a plain ReLU, or without one, have other kernels, too, if the result has the type
+    of x.
     """
     first, *chain = graph.nodes
     x = operand(graph, first, "x")
-    if first.kind != _CONVOLUTION or not chain or x is None:
+    if first.kind != _CONVOLUTION or x is None:
         return None
     outputs = list(graph.outputs.values())
-    if _is_bias_and_relu(chain) and all(y.dtype == x.dtype for y in outputs):
+    has_type_of_x = all(y.dtype == x.dtype for y in outputs)
+    if has_type_of_x and (not chain or _is_bias_and_relu(graph, chain)):
         return None
     images = in_memory(graph, first.read_numbers) + outputs
     for node in chain:
@@ -71,8 +73,9 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor is read in other strides where all operations are pointwise.
 
     Values of the gaps are read as data.  Images of rank 4 and 5 are read as packed with channels
-    last: with the channels in front of the batch, or the width in front of the height, half of the
-    results were wrong, and some calls lost the context.
+    last, and those of rank 3 as packed, with their axes in order: with the channels in front of the
+    batch, or the width in front of the height, half of the results were wrong, and some calls lost
+    the context.
     """
     records = (*graph.inputs.values(), *graph.outputs.values())
     # Images with channels first have no engine, if they are no others' too.
@@ -84,7 +87,14 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
                 f"cuDNN reads gaps of {record.name} as values where all operations are pointwise; "
                 f"its strides are {strides}: give a packed array"
             )
-        if len(shape) > 3 and not (are_first or _is_packed_with_channels_last(record)):
+        if are_first or len(shape) < 3:
+            continue
+        if len(shape) == 3 and not record.spec.fits(CHANNELS_FIRST[3]):
+            return (
+                f"cuDNN reads the axes of {record.name} in order where all operations are "
+                f"pointwise; its strides are {strides}: give a packed array"
+            )
+        if len(shape) > 3 and not _is_packed_with_channels_last(record):
             return (
                 f"cuDNN reads {record.name} as packed with channels last where all operations are "
                 f"pointwise; its strides are {strides}: give layout={CHANNELS_LAST[len(shape)]!r}"
@@ -171,8 +181,12 @@ def _is_packed_with_channels_last(record: TensorRecord) -> bool:
     return layout is not None and record.spec.fits(layout)
 
 
-def _is_bias_and_relu(chain: list[Node]) -> bool:
-    """Whether operations are additions, with a ReLU without clips behind them or without one."""
+def _is_bias_and_relu(graph: GraphData, chain: list[Node]) -> bool:
+    """Whether operations add arrays, with a ReLU without clips behind them or without one."""
+    if any(
+        graph.tensors[number].value is not None for node in chain for number in node.read_numbers
+    ):
+        return False
     modes = [dict(node.attributes).get("mode") for node in chain]
     has_clips = any(dict(chain[-1].attributes).get(name) is not None for name in _CLIPS_OF_RELU)
     additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes

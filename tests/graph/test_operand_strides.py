@@ -207,6 +207,33 @@ def test_a_chain_alone_in_another_order_of_axes_is_refused_by_name(strides, name
     assert "layout='NHWC'" in reason
 
 
+def test_axes_of_rank_3_in_another_order_are_refused_by_name_in_a_chain_alone():
+    """44 of 125 such calls were wrong on an H200 with cuDNN 9.28."""
+    for strides, is_right in (((1, 16, 4), False), ((15, 1, 3), False), ((15, 5, 1), True)):
+        graph = dnn.Graph()
+        shape = (4, 5, 4) if strides[0] == 1 else (4, 3, 5)
+        x = graph.input("x", shape, "float32", strides)
+        graph.output("y", graph.abs(x), "float32")
+        reason = why_wrong(graph)
+        assert (reason is None) == is_right, strides
+        assert is_right or str(reason).startswith("cuDNN reads the axes of x in order")
+
+
+@pytest.mark.parametrize("chain", ["nothing, another type", "a number"])
+def test_a_convolution_with_gaps_and_no_kernel_of_its_own_is_wrong(chain):
+    """An H200 read x as packed: a bfloat16 result (9.28), the addition of a number (9.19)."""
+    for strides, is_right in (((1728, 108, 12, 1), False), ((288, 1, 32, 8), True)):
+        graph = dnn.Graph()
+        x = graph.input("x", (2, 8, 9, 4), "float32", strides)
+        w = graph.input("w", (8, 8, 4, 2), "float32", layout="NHWC")
+        y = graph.convolution_forward(x, w, dnn.ConvolutionSpec((2, 0)))
+        y, dtype = (y, "bfloat16") if chain.startswith("nothing") else (y + 0.5, "float32")
+        graph.output("y", y, dtype, layout="NHWC")
+        reason = why_engine_is_wrong(7, graph, 91900)
+        assert (reason is None) == is_right
+        assert is_right or str(reason).startswith("it reads x as packed with channels last")
+
+
 def test_other_strides_behind_a_normalisation_are_refused_by_name():
     """Layer normalisation, a subtraction and more ended the CUDA context of an H200."""
     for strides, is_right in (((32, 1, 32, 32), False), ((32, 1, 1, 1), True)):
