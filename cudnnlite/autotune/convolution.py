@@ -291,7 +291,7 @@ def engines(
     If the policy excludes an engine, its row has the reason.
     """
     dtype = problem.values[problem.operation.reads[0]].dtype
-    for row in engine_rows(graph, problem, compiled=policy.search != "heuristics"):
+    for row in engine_rows(graph, problem, also_unnamed=policy.search != "heuristics"):
         yield replace(row, why_not=row.why_not or policy.why_not(row, dtype))
 
 

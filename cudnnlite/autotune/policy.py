@@ -104,7 +104,7 @@ class TuningPolicy:
     search : str
         "heuristics": the engines that cuDNN's heuristics name, and the engines that need no
         compilation.  Winograd's engine in true float32 is one that the heuristics do not name.
-        "engines": in addition, the engines that cuDNN compiles first.
+        "engines": in addition, the engines that cuDNN compiles at run time and no heuristic names.
 
     Raises
     ------

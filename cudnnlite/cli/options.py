@@ -139,7 +139,13 @@ Interface = Annotated[
 FlushL2 = Annotated[
     bool, want("--flush-l2", help="Time with operands that are not in the L2 cache.")
 ]
-Engines = Annotated[bool, want("--engines", help="Try engines that cuDNN compiles first, too.")]
+Engines = Annotated[
+    bool,
+    want(
+        "--engines",
+        help="Try engines that no heuristic names, and cuDNN compiles at run time, too.",
+    ),
+]
 
 # what is written
 STDOUT = Path("-")

@@ -506,7 +506,7 @@ def test_engines_that_no_heuristic_names_are_ranked_too(
     with ExitStack() as stack:
         graph, convolution = graph_of(handle, problem, stack), problem_of(problem)
         ready = {row.algorithm for row in engine_rows(graph, convolution) if row.heuristic is None}
-        rows = engine_rows(graph, convolution, compiled=True)
+        rows = engine_rows(graph, convolution, also_unnamed=True)
         indices = {row.algorithm.index for row in rows if row.heuristic is not None}
         unranked = {row.algorithm for row in rows if row.heuristic is None}
         assert [row.heuristic for row in rows if row.heuristic is not None] == [

@@ -114,16 +114,16 @@ def _why_refused(engine: Engine, graph: OperationGraph) -> str:
 
 
 def engine_rows(
-    graph: OperationGraph, problem: Problem, *, compiled: bool = False
+    graph: OperationGraph, problem: Problem, *, also_unnamed: bool = False
 ) -> list[AlgorithmResult]:
     """Return a row for each configuration of cuDNN's heuristics, and for each other engine.
 
     The configurations come first, the preferred one at the front.  A row that may not be used says
     why not.  Nothing is run.  Engines that the heuristics do not name, and that cuDNN would have to
-    compile, are left out unless `compiled`.
+    compile, are left out unless `also_unnamed`.
     """
     rows = candidates(graph, requirements_of(problem), row_of=row_of)
-    return [row for row in rows if compiled or row.heuristic is not None or not row.compiled]
+    return [row for row in rows if also_unnamed or row.heuristic is not None or not row.compiled]
 
 
 def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph | None:
