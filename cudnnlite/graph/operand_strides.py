@@ -78,7 +78,7 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
     the context.
     """
     records = (*graph.inputs.values(), *graph.outputs.values())
-    # Images with channels first have no engine, if they are no others' too.
+    # If all have channels first, cuDNN names no engine, and the refusal says what it has.
     are_first = all(record.spec.fits(CHANNELS_FIRST.get(len(record.shape))) for record in records)
     for record in records:
         shape, strides = record.shape, record.spec.strides
@@ -87,7 +87,7 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
                 f"cuDNN reads gaps of {record.name} as values where all operations are pointwise; "
                 f"its strides are {strides}: give a packed array"
             )
-        if are_first or len(shape) < 3:
+        if are_first or len(shape) not in CHANNELS_LAST:
             continue
         if len(shape) == 3 and not record.spec.fits(CHANNELS_FIRST[3]):
             return (

@@ -55,7 +55,7 @@ class CheckedCall:
     ----------
     traits : list
         Those of all arrays: the addresses, and all else.
-    kinds : tuple or None
+    kinds : tuple
         The traits without the addresses.
     sizes : list of int
         The bytes of each array.
@@ -111,8 +111,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         The bytes of reserve space that a forward call writes or a backward call reads; 0 for most
         operations.
     descriptors : dict
-        The descriptors of operands and options, by name; empty if an engine runs, and for an empty
-        batch.
+        The descriptors of operands and options, by name; empty if an engine runs, if operands are
+        converted to another layout, and for an empty batch.
     graph : Graph or None
         The graph that is computed, which can no longer be changed; None if the problem is computed
         as it is.
@@ -121,8 +121,9 @@ class OperationPlan(Plan, Generic[ResultT]):
     -----
     An engine that the heuristic chose for a convolution needs aligned operands.  At the first call
     with operands that are not aligned, the plan makes a second plan, which uses the descriptor
-    call, and logs it.  If a tuner's policy may exclude that, and for other graphs, the operands are
-    copied instead, with an AlignmentWarning.
+    call, and logs it.  If a tuner's policy may exclude that, for descriptor calls, and for other
+    graphs, the operands are copied instead, with an AlignmentWarning.  An engine that the caller
+    named refuses them.
 
     C functions of a call: that of the operation, with the conversions of operands for it, or
     `cudnnBackendExecute`; with addresses that were not seen lately, those that describe a variant
@@ -188,7 +189,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._operand_names = (
             (*operands,) if operands else operation.call_operands or operation.reads
         )
-        self._operand_order = operands and [*map([*operands.values()].index, operation.reads)]
+        self._operand_order: list[int] = []
+        if operands:
+            self._operand_order = [*map([*operands.values()].index, operation.reads)]
         self._random_states: Any = None
         extra_names = []
         if operation.reserve:
@@ -198,9 +201,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             extra_names.append("dropout_state")
         # All arrays of a call: operands, outputs, reserve space and random states.
         self._array_names = (*self._names, *extra_names)
-        # Whether a call has operands in the problem's order and one output, and no other arrays.
-        is_plain = self._writes_one and not extra_names and not operation.call_operands
-        self._is_plain = is_plain and not operands
+        # Whether a call has operands and one output, and no other arrays.
+        self._is_plain = self._writes_one and not extra_names and not operation.call_operands
         self._written = range(self._reads, len(self._array_names))
         # All arrays -> what a call returns.
         self._results_of: Callable[[tuple[Any, ...]], Any] = itemgetter(*self._places_of_results())
@@ -225,6 +227,8 @@ class OperationPlan(Plan, Generic[ResultT]):
                 planned = plan_call(self._handle, self.problem, self._limit, self._resources)
                 self._take(planned)
                 log.debug("%s%s", self._description, f": {self.choice}" if self.choice else "")
+            else:
+                self._alignments = {}
         except BaseException as error:
             if isinstance(error, CudnnError):
                 add_context(error, self.problem)
@@ -299,12 +303,12 @@ class OperationPlan(Plan, Generic[ResultT]):
         CudnnError
             The C function failed.
         """
-        if named_operands or (reserve is not None and self._is_graph):
-            if reserve is not None and self._is_graph:
-                named_operands["reserve"], reserve = reserve, None  # an operand's name
+        if named_operands:
             if self._numbers is not None and not self._numbers.names.isdisjoint(named_operands):
                 return self._with_numbers(operands, named_operands, out, workspace)
             operands = self._in_order(operands, named_operands)
+        if self._operand_order:
+            operands = self._in_order_of_problem(operands)
         if call_watch.active or self._closed or get_ident() != self._thread:
             self.use()
         is_plain = self._is_plain and reserve is None
@@ -313,7 +317,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         elif is_plain and (not self._is_graph or type(out) is DeviceArray):
             arrays = (*operands, out)
         elif self._is_graph:
-            arrays = self._with_outputs_of_graph(operands, out)
+            arrays = self._with_outputs_of_graph(operands, out, reserve)
         else:
             arrays = self._with_outputs(operands, out, reserve)
         is_new = out is None and reserve is None and self._may_write_new
@@ -378,6 +382,12 @@ class OperationPlan(Plan, Generic[ResultT]):
             add_context(error, self.problem)
             raise
         return True
+
+    def _in_order_of_problem(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return operands that are in the order of the public function in that of the problem."""
+        if len(operands) != self._reads:
+            raise self._wrong_count(len(operands))
+        return tuple(operands[place] for place in self._operand_order)
 
     def _with_numbers(
         self,
@@ -508,8 +518,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             operands, out, reserve = self._split(operands, out, reserve)
         if len(operands) != self._reads:
             raise self._wrong_count(len(operands))
-        if self._operand_order:
-            operands = [operands[place] for place in self._operand_order]
         if reserve is not None and not operation.reserve:
             raise TypeError(f"a {self._description} has no reserve space")
         outputs: list[Any]
@@ -526,8 +534,12 @@ class OperationPlan(Plan, Generic[ResultT]):
             outputs.append(self._random_states.array)
         return (*operands, *outputs)
 
-    def _with_outputs_of_graph(self, operands: Sequence[Any], out: object) -> tuple[Any, ...]:
+    def _with_outputs_of_graph(
+        self, operands: Sequence[Any], out: object, reserve: object
+    ) -> tuple[Any, ...]:
         """Return the operands and outputs of a graph; missing outputs are made."""
+        if reserve is not None:
+            raise TypeError(f"a {self._description} has no reserve space")
         if len(operands) != self._reads:
             raise self._wrong_count(len(operands))
         names = self.problem.operation.writes

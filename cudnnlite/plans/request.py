@@ -20,7 +20,7 @@ from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.frozen import exact_key
 
 ResultT = TypeVar("ResultT")
-Planner: TypeAlias = Callable[[Handle, Problem, int | None], OperationPlan[Any]]
+PlanProblem: TypeAlias = Callable[[Handle, Problem, int | None], OperationPlan[Any]]
 _spec_hash = attrgetter("spec._hash")
 # The bits of `alpha` and `beta`.  `exact_key` would make each one-line call slower.
 _bits_of_scalars = Struct("2d").pack
@@ -54,7 +54,7 @@ class Request(Generic[ResultT]):
     own_scalars : mapping of str to float or None
         The scalars of outputs that have their own, by the names of `Operation.shared_scalars`; None
         for the value of `alpha` or `beta`.
-    planner : callable
+    plan_problem : callable
         (handle, problem, limit) -> the plan.
     problem_of : callable, optional
         (problem) -> the problem that `problem` returns, if that is another one.
@@ -69,7 +69,7 @@ class Request(Generic[ResultT]):
         "options",
         "out",
         "own_scalars",
-        "planner",
+        "plan_problem",
         "problem_of",
         "reserve",
         "result",
@@ -92,7 +92,7 @@ class Request(Generic[ResultT]):
         reserve: object = None,
         *,
         own_scalars: Mapping[str, float | None] | None = None,
-        planner: Planner = OperationPlan,
+        plan_problem: PlanProblem = OperationPlan,
         problem_of: Callable[[Problem], Problem] | None = None,
     ) -> None:
         self.handle: Any = handle
@@ -107,7 +107,7 @@ class Request(Generic[ResultT]):
         self.workspace_limit = workspace_limit
         self.reserve = reserve
         self.own_scalars = own_scalars
-        self.planner = planner
+        self.plan_problem = plan_problem
         self.problem_of = problem_of
 
     def run(self) -> ResultT:
@@ -147,7 +147,7 @@ class Request(Generic[ResultT]):
 
     def make_plan(self) -> OperationPlan[ResultT]:
         """Return a new plan, on a handle that may be used."""
-        return self.planner(self.handle, self.make_problem(), self.limit())
+        return self.plan_problem(self.handle, self.make_problem(), self.limit())
 
     def problem(self) -> Problem:
         """Return the problem of the call, as data."""

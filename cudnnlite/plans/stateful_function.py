@@ -60,30 +60,31 @@ class BackwardRequest(Generic[ResultT]):
 
     Parameters
     ----------
-    network : str
-        The beginning of the function's name, and of that of the forward function: "rnn".
+    name, forward : str
+        The names of the function, and of the forward function.
     method : str
-        The end of the function's name, and the name of the plan's method: "backward_data".
+        The name of the plan's method: "backward_data".
     run : callable
         () -> the results; it computes them by the plan of the forward call.
     """
 
-    network: str
+    name: str
+    forward: str
     method: str
     run: Callable[[], ResultT]
 
     def plan(self) -> NoReturn:
         """Raise ArgumentError: the forward call's plan is the one."""
         raise ArgumentError(
-            f"{self.network}_{self.method} runs by the plan of the forward call: make that by "
-            f"{self.network}_forward.plan(..., training=True); its {self.method} is this pass"
+            f"{self.name} runs by the plan of the forward call: make that by "
+            f"{self.forward}.plan(..., training=True); its {self.method} is this pass"
         )
 
     def problem(self) -> NoReturn:
         """Raise ArgumentError: there is no declaration."""
         raise ArgumentError(
-            f"{self.network}_{self.method} cannot be listed or tuned: it runs by the plan of the "
-            f"forward call, {self.network}_forward.plan(..., training=True)"
+            f"{self.name} cannot be listed or tuned: it runs by the plan of the "
+            f"forward call, {self.forward}.plan(..., training=True)"
         )
 
 

@@ -215,16 +215,18 @@ def test_a_bias_beside_images_that_are_converted_is_copied(handle: dnn.Handle) -
     x = handle.array(random_values(rng, (3, 5, 4, 3, 5), "float32"))
     w = handle.array(random_values(rng, (4, 5, 2, 2, 3), "float32"), layout="NDHWC")
     bias = handle.array(random_values(rng, (1, 4, 1, 1, 1), "float32"))
-    conv = dnn.ConvolutionSpec((1, 0, 0), math_type="fma")
+    conv = dnn.ConvolutionSpec((1, 0, 0))  # of another algorithm's choice, TF32 would show
     row = dnn.AlgorithmResult(
         dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NDHWC"
     )
-    call = dnn.convolution_bias_activation_forward
-    expected = call(handle, x, w, bias, conv, "relu", algorithm=row).numpy()
     misaligned = place(handle, bias.numpy(), 8, bias.spec)
-    with pytest.warns(dnn.AlignmentWarning, match="^bias begins at .* not aligned to 16"):
-        y = call(handle, x, w, misaligned, conv, "relu", algorithm=row)
-    np.testing.assert_array_equal(y.numpy(), expected)
+    with dnn.convolution_bias_activation_forward.plan(
+        handle, x, w, bias, conv, "relu", algorithm=row
+    ) as plan:
+        expected = plan(x, w, bias).numpy()
+        with pytest.warns(dnn.AlignmentWarning, match="^bias begins at .* not aligned to 16"):
+            y = plan(x, w, misaligned)
+        np.testing.assert_array_equal(y.numpy(), expected)
 
 
 def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> None:

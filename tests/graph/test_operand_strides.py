@@ -219,6 +219,13 @@ def test_axes_of_rank_3_in_another_order_are_refused_by_name_in_a_chain_alone():
         assert is_right or str(reason).startswith("cuDNN reads the axes of x in order")
 
 
+@pytest.mark.parametrize("rank", [6, 7])
+def test_other_ranks_of_a_chain_alone_are_left_to_cudnn(rank):
+    graph = dnn.Graph()
+    graph.output("y", graph.relu(graph.input("x", tuple(range(2, 2 + rank)), "float32")), "float32")
+    assert why_wrong(graph) is None
+
+
 @pytest.mark.parametrize("chain", ["nothing, another type", "a number"])
 def test_a_convolution_with_gaps_and_no_kernel_of_its_own_is_wrong(chain):
     """An H200 read x as packed: a bfloat16 result (9.28), the addition of a number (9.19)."""

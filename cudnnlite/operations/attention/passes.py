@@ -197,7 +197,8 @@ def multi_head_attention_backward_data(
      [2. 2.]]
     """
     return BackwardRequest(
-        "multi_head_attention",
+        "multi_head_attention_backward_data",
+        "multi_head_attention_forward",
         "backward_data",
         lambda: plan_of(handle, reserve).backward_data(reserve, dy, out=out),
     )
@@ -247,7 +248,8 @@ def multi_head_attention_backward_weights(
     See `multi_head_attention_backward_data`.
     """
     return BackwardRequest(
-        "multi_head_attention",
+        "multi_head_attention_backward_weights",
+        "multi_head_attention_forward",
         "backward_weights",
         lambda: plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate),
     )

@@ -78,6 +78,11 @@ class ConvolutionWay:
     copies_misaligned: bool
     graph: OperationGraph | None
 
+    @property
+    def _is_free(self) -> bool:
+        """Whether the heuristic chooses among algorithms and engines."""
+        return self.algorithm is None and self.interface is None
+
     def plan_call(
         self, handle: Handle, problem: Problem, limit: int | None, stack: ExitStack
     ) -> PlannedCall:
@@ -88,7 +93,7 @@ class ConvolutionWay:
         _check_limit(planned, limit, layout)
         if self.copies_misaligned and isinstance(choice.algorithm, Engine):
             planned = planned._replace(alignments=dict.fromkeys(problem.specs, ALIGNMENT))
-        elif not planned.descriptors and self.is_aligned:
+        elif self._is_free and self.is_aligned and isinstance(choice.algorithm, Engine):
             # An engine that the heuristic chose needs aligned operands; the descriptor call may not.
             make_plan = partial(convolution_plan, handle, problem, limit=limit, is_aligned=False)
             planned = planned._replace(make_unaligned_plan=make_plan)
@@ -135,8 +140,7 @@ class ConvolutionWay:
         if not isinstance(choice.algorithm, Engine):
             return planned._replace(descriptors=native.descriptors)
         # An engine that the caller named refuses operands that are not aligned.
-        is_free = self.interface is None and self.algorithm is None
-        alignments = dict.fromkeys(native.problem.specs, ALIGNMENT) if is_free else {}
+        alignments = dict.fromkeys(native.problem.specs, ALIGNMENT) if self._is_free else {}
         return planned._replace(alignments=alignments)
 
     def _converted_call(

@@ -90,7 +90,7 @@ def converted_convolution(
     row = replace(row, conversions=tuple(call.converted), workspace=workspace)
     if not isinstance(row.algorithm, Engine):
         needed = inner_problem.operation.alignments(inner_problem.specs, inner_problem.values)
-    elif choice is None:
+    elif choice is None and interface is None:
         needed = dict.fromkeys(problem.specs, ALIGNMENT)
     else:  # an engine that the caller named refuses operands that are not aligned
         needed = {}

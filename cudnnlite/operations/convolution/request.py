@@ -138,7 +138,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         if self._is_free and self.handle.chooser is not None:
             return self._tuned_plan(key, problem, limit)
         # Later calls may have aligned operands, even if this call has not.
-        plan = self._planned(problem, algorithm, limit, is_aligned=True)
+        plan = self._new_plan(problem, algorithm, limit, is_aligned=True)
         self.handle.plans.keep(key, plan)
         return plan
 
@@ -158,7 +158,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         plan: OperationPlan[DeviceArray] | None = plans.find(named_key)
         if plan is None:
             # Later calls may have aligned operands, even if this call has not.
-            plan = self._planned(problem, choice, limit, is_aligned=True)
+            plan = self._new_plan(problem, choice, limit, is_aligned=True)
             plans.keep(named_key, plan)
         if choice is not None and not _is_heuristic(plan):
             plans.keep(key, plan)
@@ -182,7 +182,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             algorithm = self._tuned_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
         is_aligned = is_aligned or not self._is_free
-        return self._planned(problem, algorithm, limit, is_aligned=is_aligned, names=self.names)
+        return self._new_plan(problem, algorithm, limit, is_aligned=is_aligned, names=self.names)
 
     def choice_arguments(self) -> dict[str, Any]:
         """Return the arguments that say how to compute, by name.
@@ -197,7 +197,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             "workspace_limit": self.workspace_limit,
         }
 
-    def _planned(
+    def _new_plan(
         self,
         problem: Problem,
         algorithm: object,

@@ -121,7 +121,7 @@ def request_by_graph(
         alpha,
         beta,
         out,
-        planner=_activation_plan,
+        plan_problem=_activation_plan,
         problem_of=_graph_problem,
     )
 

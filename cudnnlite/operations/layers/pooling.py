@@ -73,7 +73,7 @@ def pooling_forward(
     ...     print(dnn.pooling_forward(handle, x, dnn.PoolingSpec(2, ceil_mode=True)).numpy().ravel())
     [4. 5. 7. 8.]
     """
-    return Request(handle, FORWARD, (x,), (pooling,), alpha, beta, out, planner=pooling_plan)
+    return Request(handle, FORWARD, (x,), (pooling,), alpha, beta, out, plan_problem=pooling_plan)
 
 
 @graph_operation
@@ -204,4 +204,6 @@ def pooling_backward(
     ...     print(dnn.pooling_backward(handle, y, y, x, pooling).numpy().ravel())
     [0. 0. 0. 3.]
     """
-    return Request(handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out, planner=pooling_plan)
+    return Request(
+        handle, BACKWARD, (y, dy, x), (pooling,), alpha, beta, out, plan_problem=pooling_plan
+    )

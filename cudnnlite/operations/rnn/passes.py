@@ -247,7 +247,8 @@ def rnn_backward_data(
     (5, 2, 4) (1, 2, 8) (1, 2, 8)
     """
     return BackwardRequest(
-        "rnn",
+        "rnn_backward_data",
+        "rnn_forward",
         "backward_data",
         lambda: plan_of(handle, reserve).backward_data(reserve, dy, dhy, dcy, out=out),
     )
@@ -308,7 +309,8 @@ def rnn_backward_weights(
     (8, 4)
     """
     return BackwardRequest(
-        "rnn",
+        "rnn_backward_weights",
+        "rnn_forward",
         "backward_weights",
         lambda: plan_of(handle, reserve).backward_weights(reserve, out=out, accumulate=accumulate),
     )
