@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.flops import flops_of
@@ -44,6 +45,20 @@ class GraphOperation(OperationByGraph):
         if name not in self.writes:
             return name
         return "out" if len(self.writes) == 1 else f"out[{name!r}]"
+
+    def all_written(self, out: Any) -> Sequence[Any]:
+        """Return the array for each output, None for a new one.
+
+        `out` is a mapping of names to arrays, or the array of the one output.
+        """
+        if not isinstance(out, Mapping):
+            if self.writes_one:
+                return (out,)
+            raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(self.writes)}")
+        for name in out:
+            if name not in self.writes:
+                raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(self.writes)}")
+        return [*map(out.get, self.writes)]
 
     @property
     def never_in_place(self) -> frozenset[str]:

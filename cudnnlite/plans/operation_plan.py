@@ -9,7 +9,6 @@ from operator import add, attrgetter, itemgetter, or_
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from cudnnlite.arguments import shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.arrays import DeviceArray, empty
 from cudnnlite.devices.exchange import as_device_array, foreign_traits
@@ -316,8 +315,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             arrays = (*operands, self._new_array(self._names[-1]))
         elif is_plain and (not self._is_graph or type(out) is DeviceArray):
             arrays = (*operands, out)
-        elif self._is_graph:
-            arrays = self._with_outputs_of_graph(operands, out, reserve)
         else:
             arrays = self._with_outputs(operands, out, reserve)
         is_new = out is None and reserve is None and self._may_write_new
@@ -514,7 +511,7 @@ class OperationPlan(Plan, Generic[ResultT]):
     ) -> tuple[Any, ...]:
         """Return operands, outputs, reserve space and random states; missing arrays are made."""
         operation = self.problem.operation
-        if len(operands) == len(operation.call_operands) != self._reads:
+        if operation.call_operands and len(operands) == len(operation.call_operands) != self._reads:
             operands, out, reserve = self._split(operands, out, reserve)
         if len(operands) != self._reads:
             raise self._wrong_count(len(operands))
@@ -532,27 +529,6 @@ class OperationPlan(Plan, Generic[ResultT]):
             outputs.append(self._new_array("reserve") if reserve is None else reserve)
         if self._random_states is not None:
             outputs.append(self._random_states.array)
-        return (*operands, *outputs)
-
-    def _with_outputs_of_graph(
-        self, operands: Sequence[Any], out: object, reserve: object
-    ) -> tuple[Any, ...]:
-        """Return the operands and outputs of a graph; missing outputs are made."""
-        if reserve is not None:
-            raise TypeError(f"a {self._description} has no reserve space")
-        if len(operands) != self._reads:
-            raise self._wrong_count(len(operands))
-        names = self.problem.operation.writes
-        if out is None:
-            return (*operands, *map(self._new_array, names))
-        if not isinstance(out, Mapping):
-            if len(names) > 1:
-                raise ArgumentError(f"out={shown(out)}; needed: a mapping of {', '.join(names)}")
-            return (*operands, out)
-        for name in out:
-            if name not in names:
-                raise ArgumentError(f"out has {shown(name)}; allowed: {', '.join(names)}")
-        outputs = [self._new_array(name) if out.get(name) is None else out[name] for name in names]
         return (*operands, *outputs)
 
     def _split(

@@ -354,6 +354,16 @@ def spec_makers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return modules
 
 
+def test_a_plan_of_several_outputs_is_called_without_operands(handle: dnn.Handle) -> None:
+    """It was a KeyError."""
+    x, grid = (handle.zeros(shape) for shape in ((2, 3, 4, 4), (2, 4, 4, 2)))
+    with (
+        dnn.spatial_transformer_sample_backward.plan(handle, x, grid, x) as plan,
+        pytest.raises(TypeError, match="takes x, grid, dy; 0 arrays were given"),
+    ):
+        plan()
+
+
 def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
     """Operands in order or by name; what is missing, unknown or given twice is named."""
     y, dy, x = (handle.array(np.ones((2, 1, 4), np.float32)) for _ in range(3))
@@ -363,6 +373,7 @@ def test_what_a_plan_is_called_with(handle: dnn.Handle) -> None:
             np.testing.assert_array_equal(result.numpy(), expected)
         for match, call in (
             ("missing x", lambda: plan(y, dy=dy)),
+            ("takes y, dy, x; 0 arrays were given", plan),
             ("takes y, dy, x; 2 arrays were given", lambda: plan(y, dy)),
             ("takes y, dy, x; 4 arrays were given", lambda: plan(y, dy, x, x)),
             ("unexpected keyword argument 'w'", lambda: plan(y, dy, x=x, w=x)),
