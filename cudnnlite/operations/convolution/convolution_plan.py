@@ -87,14 +87,13 @@ class ConvolutionWay:
         self, handle: Handle, problem: Problem, limit: int | None, stack: ExitStack
     ) -> PlannedCall:
         """Return the call: a `PlanCall`."""
-        planned, layout = self._choose_call(handle, problem, limit, stack)
+        planned = self._choose_call(handle, problem, limit, stack)
         choice = planned.choice
         assert choice is not None
-        _check_limit(planned, limit, layout)
         if self.copies_misaligned and isinstance(choice.algorithm, Engine):
             planned = planned._replace(alignments=dict.fromkeys(problem.specs, ALIGNMENT))
         elif self._is_free and self.is_aligned and isinstance(choice.algorithm, Engine):
-            # An engine that the heuristic chose needs aligned operands; the descriptor call may not.
+            # The engine needs aligned operands; the descriptor call may not.
             make_plan = partial(convolution_plan, handle, problem, limit=limit, is_aligned=False)
             planned = planned._replace(make_unaligned_plan=make_plan)
         if not (self.replays or choice.replay):
@@ -105,17 +104,15 @@ class ConvolutionWay:
 
     def _choose_call(
         self, handle: Handle, problem: Problem, limit: int | None, stack: ExitStack
-    ) -> tuple[PlannedCall, str]:
-        """Return the call, and the layout that operands are converted to; empty for none."""
-        if self.algorithm is None and self.interface is None:
+    ) -> PlannedCall:
+        """Return the call, which is within the limit."""
+        if self._is_free:
             layout = faster_layout(problem)
             if layout:
                 # The workspace limit, or this cuDNN, may not allow it; or an operand is too large
                 # for the descriptor of a conversion.
                 with suppress(NotSupportedError, WorkspaceLimitError, ArgumentError):
-                    planned = self._converted_call(handle, problem, None, layout, limit, stack)
-                    _check_limit(planned, limit, layout)
-                    return planned, layout
+                    return self._converted_call(handle, problem, None, layout, limit, stack)
         native = NativeConvolution(handle, problem, stack, self.graph)
         try:
             choice = choose(
@@ -125,18 +122,21 @@ class ConvolutionWay:
             layout = layout_of_filter(problem)
             if self.algorithm is not None or not layout:
                 raise
-            return self._converted_call(handle, problem, None, layout, limit, stack), layout
+            return self._converted_call(handle, problem, None, layout, limit, stack)
         if isinstance(choice, PreparedChoice):
-            return self._own_call(native, choice), ""
+            return self._own_call(native, choice, limit)
         layout = conversion_layout(problem, choice.layout)
         if layout:
-            return self._converted_call(handle, problem, choice, layout, limit, stack), layout
-        return self._own_call(native, prepare(native, choice, stack)), ""
+            return self._converted_call(handle, problem, choice, layout, limit, stack)
+        return self._own_call(native, prepare(native, choice, stack), limit)
 
-    def _own_call(self, native: NativeConvolution, prepared: PreparedChoice) -> PlannedCall:
+    def _own_call(
+        self, native: NativeConvolution, prepared: PreparedChoice, limit: int | None
+    ) -> PlannedCall:
         """Return the call of an algorithm or engine on the operands as they are."""
         choice, workspace = prepared.choice, prepared.workspace
         planned = PlannedCall(prepared.call, replace(choice, workspace=workspace), workspace)
+        _check_limit(planned, limit)
         if not isinstance(choice.algorithm, Engine):
             return planned._replace(descriptors=native.descriptors)
         # An engine that the caller named refuses operands that are not aligned.
@@ -168,11 +168,13 @@ class ConvolutionWay:
                 interface=self.interface,
                 is_aligned=self.is_aligned,
             )
+            _check_limit(planned, limit, layout)
             stack.enter_context(own.pop_all())
-        return planned
+            return planned
 
 
-def _check_limit(planned: PlannedCall, limit: int | None, layout: str) -> None:
+def _check_limit(planned: PlannedCall, limit: int | None, layout: str = "") -> None:
+    """Raise WorkspaceLimitError for a call that needs more; `layout` is that of conversions."""
     if limit is None or planned.workspace <= limit:
         return
     assert planned.choice is not None
