@@ -29,7 +29,7 @@ def graph_plan(
     way: WayThroughGraph = _HEURISTIC,
     limit: int | None = None,
 ) -> OperationPlan[NamedResults]:
-    """Return the plan of a graph; a call takes operands in order or by name, and returns outputs by name.
+    """Return the plan of a graph, whose calls return all outputs by name.
 
     Parameters
     ----------

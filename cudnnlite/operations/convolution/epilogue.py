@@ -90,7 +90,7 @@ class EpilogueRequest(ConvolutionRequest):
         """Return a new plan; the error names what has engines."""
         problem, graph, limit = self.make_problem(), self.epilogue_graph(), self.limit()
         requirements = Requirements(problem.conv.math_type)
-        way = partial(
+        find = partial(
             find_way,
             self.handle,
             graph,
@@ -100,7 +100,7 @@ class EpilogueRequest(ConvolutionRequest):
             replay=parse_replay(self.replay),
         )
         try:
-            return plan_by_graph(self.handle, problem, graph, way, limit, is_listed=False)
+            return plan_by_graph(self.handle, problem, graph, find, limit, is_listed=False)
         except NotSupportedError as error:
             error.notes += (_SERVED,)
             raise

@@ -13,10 +13,10 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.selection import Requirements
-from cudnnlite.operations.graph.graph import Graph, kept_plan, plan_graph, set_output_strides
+from cudnnlite.operations.graph.graph import Graph, find_way, kept_plan, set_output_strides
 from cudnnlite.plans.choice import tuning_key
 from cudnnlite.plans.function import PLAN_DOC, Method, OperationFunction, PublicFunction
-from cudnnlite.plans.graph_plan import NamedResults
+from cudnnlite.plans.graph_plan import NamedResults, graph_plan
 from cudnnlite.plans.operands import all_on_device, operand_spec, use
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.specs import TensorSpec
@@ -283,7 +283,8 @@ class GraphRequest(Generic[ResultT]):
         limit = handle.workspace.limit_for(self._workspace_limit)
         graph = self._make_graph()
         scratch = [name for name in graph.outputs if name not in self._results]
-        return plan_graph(handle, graph, None, requirements, limit, scratch=scratch)
+        way = find_way(handle, graph, None, requirements, limit, scratch=scratch)
+        return graph_plan(handle, graph, way, limit)
 
     def _outputs(self) -> dict[str, Any]:
         """Return the caller's arguments for results, by name: arrays, specs or None."""

@@ -165,7 +165,8 @@ class Graph(GraphData):
             parse_math_type(math_type), one_of(deterministic, "deterministic", True, False)
         )
         limit = handle.workspace.limit_for(workspace_limit)
-        return plan_graph(handle, self, engine, requirements, limit, replay=parse_replay(replay))
+        way = find_way(handle, self, engine, requirements, limit, replay=parse_replay(replay))
+        return graph_plan(handle, self, way, limit)
 
     def candidates(
         self,
@@ -212,24 +213,6 @@ def any_problem_from_plain(plain: Any) -> Problem:
     return problem_from_plain(plain)
 
 
-def plan_graph(
-    handle: Handle,
-    graph: Graph,
-    engine: Engine | AlgorithmResult | None,
-    requirements: Requirements,
-    limit: int | None,
-    *,
-    replay: bool = False,
-    scratch: Collection[str] = (),
-) -> OperationPlan[NamedResults]:
-    """Return the plan of a graph, by the engine that is given, the tuner's or the heuristics'.
-
-    `scratch` names the outputs that no call returns: they are in the workspace.
-    """
-    way = find_way(handle, graph, engine, requirements, limit, replay=replay, scratch=scratch)
-    return graph_plan(handle, graph, way, limit)
-
-
 def find_way(
     handle: Handle,
     graph: Graph,
@@ -242,7 +225,7 @@ def find_way(
 ) -> WayThroughGraph:
     """Return how a graph is computed: by the engine that is given, the tuner's, or any that serves.
 
-    The parameters are those of `plan_graph`.
+    `scratch` names the outputs that no call returns: they are in the workspace.
     """
     has_empty_batch = any(record.spec.size == 0 for record in graph.inputs.values())
     if engine is None and _tuner_knows(requirements) and not has_empty_batch:

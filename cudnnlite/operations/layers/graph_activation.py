@@ -130,8 +130,8 @@ def _activation_plan(
     handle: Handle, problem: Problem, limit: int | None
 ) -> OperationPlan[DeviceArray]:
     graph = activation_graph(problem)
-    way = partial(find_way, handle, graph, None, NO_REQUIREMENTS, limit)
-    return plan_by_graph(handle, problem, graph, way, limit, is_listed=False)
+    find = partial(find_way, handle, graph, None, NO_REQUIREMENTS, limit)
+    return plan_by_graph(handle, problem, graph, find, limit, is_listed=False)
 
 
 def _graph_problem(problem: Problem) -> GraphProblem:
