@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import cudnnlite as dnn
+from tools.style import python_files
 
 PACKAGE = Path(dnn.__file__).parent
 EMULATED = PACKAGE / "emulated"
@@ -28,10 +29,8 @@ KINDS = ("Plan", "Request", "Function")
 
 def hand_written() -> Iterator[ast.Module]:
     """Yield the syntax trees of the modules that no generator wrote."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        source = path.read_text()
-        if not source.startswith("# Generated"):
-            yield ast.parse(source)
+    for path in python_files(PACKAGE):
+        yield ast.parse(path.read_text())
 
 
 def entered(call: Callable[[], object]) -> str:
