@@ -88,6 +88,16 @@ _ENGINE_FAULTS = (
         92000,
         "it computes NaN or a wrong variance of rows whose deviation is small beside their mean",
     ),
+    # It adds the sums of each image up on the default stream: all 26 plans were wrong on another
+    # stream that was busy, where there was more than one image, and right on the default stream
+    # (H200, cuDNN 9.19, 2026-11-29).  Wherever it serves, engine 2 does, and is right.
+    EngineFault(
+        "NORM_BACKWARD",
+        "INSTANCE",
+        frozenset({0}),
+        0,
+        "it computes dscale and dbias on the default stream, whatever stream the handle has",
+    ),
 )
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")

@@ -62,6 +62,25 @@ def fill(array: dnn.DeviceArray, byte: int) -> None:
         array.device.synchronize()
 
 
+def busy(handle: dnn.Handle) -> Any:
+    """Keep the handle's stream at work for some milliseconds; return memory to hold meanwhile."""
+    if handle.device.kind == "emulated":
+        return None  # its streams are always idle
+    x, w = handle.empty((32, 256, 56, 56)), handle.empty((256, 256, 3, 3))
+    y = handle.empty((32, 256, 54, 54))
+    for _ in range(10):
+        dnn.convolution_forward(
+            handle, x, w, dnn.ConvolutionSpec(math_type="fma"), out=y, algorithm="IMPLICIT_GEMM"
+        )
+    return x, w, y
+
+
+def fill_scratch(handle: dnn.Handle, byte: int, nbytes: int = 1 << 20) -> None:
+    """Fill a handle's workspace with one byte, in stream order."""
+    address = handle.workspace.reserve(nbytes, handle.stream)
+    handle.device.fill(address, nbytes, byte, handle.stream)
+
+
 def memory_of(array: dnn.DeviceArray) -> Array:
     """Return an array's memory, gaps and all, as bytes."""
     memory = np.empty(array.nbytes, np.uint8)

@@ -23,9 +23,8 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn.choice import heuristic
 
-from .problems import fill, poisoned
+from .problems import busy, fill, poisoned
 from .test_plan import count_calls
-from .test_streams_threads import busy
 
 Array = np.ndarray[Any, Any]
 T, N = 5, 4

@@ -11,23 +11,12 @@ import pytest
 
 import cudnnlite as dnn
 
-from .problems import Problem, poisoned
+from .calls import CALLS
+from .problems import Problem, busy, fill_scratch, poisoned
+from .test_keys_of_plans import SUMS_IN_ANY_ORDER, assert_near, assert_same_bits
 
 X, W = (2, 8, 12, 14), (6, 8, 3, 3)
 THREADS = 2
-
-
-def busy(handle: dnn.Handle) -> Any:
-    """Keep the handle's stream at work for some milliseconds; return memory to hold meanwhile."""
-    if handle.device.kind == "emulated":
-        return None  # its streams are always idle
-    x, w = handle.empty((32, 256, 56, 56)), handle.empty((256, 256, 3, 3))
-    y = handle.empty((32, 256, 54, 54))
-    for _ in range(10):
-        dnn.convolution_forward(
-            handle, x, w, dnn.ConvolutionSpec(math_type="fma"), out=y, algorithm="IMPLICIT_GEMM"
-        )
-    return x, w, y
 
 
 def test_on_a_stream_of_its_own(device: Any) -> None:
@@ -39,6 +28,25 @@ def test_on_a_stream_of_its_own(device: Any) -> None:
             y = plan(problem.x, problem.w)
             problem.assert_right(y, plan.choice.algorithm)
         problem.check()
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if not call.in_place])
+def test_all_work_of_a_call_is_on_the_stream(handle: dnn.Handle, name: str) -> None:
+    """Work on another stream would not wait for what is enqueued on this one, and come too early."""
+    call = CALLS[name]
+    with dnn.Handle(handle.device) as default:
+        arrays = call.run(default, call.place(default))
+        expected = [array.numpy() for array in arrays]
+        specs = [array.spec for array in arrays]
+    with dnn.Handle(handle.device, stream=handle.device.create_stream()) as own:
+        call.run(own, call.place(own))  # makes the plan, which waits
+        operands, out = call.place(own), call.outputs(own, specs)
+        work = busy(own)
+        fill_scratch(own, 0x3F)
+        results = [array.numpy() for array in call.run(own, operands, out)]
+        del work
+    is_exact = handle.device.kind == "emulated" or name not in SUMS_IN_ANY_ORDER
+    (assert_same_bits if is_exact else assert_near)(results, expected, name)
 
 
 def test_cudnn_is_told_the_stream(handle: dnn.Handle) -> None:

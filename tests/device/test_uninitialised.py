@@ -11,6 +11,8 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import RNNSpec
 
+from .problems import fill_scratch
+
 BYTES = (0, 0xFF, 0x5A)
 
 
@@ -38,12 +40,7 @@ def test_a_recurrent_network(handle, cell):
             reserve, workspace = plan.new_reserve(), handle.empty((plan.workspace,), "uint8")
             for memory in (workspace, reserve.array):
                 memory.fill(byte)
-            handle.device.fill(
-                handle.workspace.reserve(plan.workspace, handle.stream),
-                plan.workspace,
-                byte,
-                handle.stream,
-            )
+            fill_scratch(handle, byte, plan.workspace)
             out = plan(weights, x, lengths=[5, 3, 2], reserve=reserve, workspace=workspace)
             gradients = plan.backward_data(out.reserve, dy)
             dweights = plan.backward_weights(out.reserve).array
@@ -70,12 +67,11 @@ def test_attention(handle, room):
     ).reserve
     for byte in BYTES:
         reserve.array.fill(byte)
-        size = 1 << 20
-        handle.device.fill(handle.workspace.reserve(size, handle.stream), size, byte, handle.stream)
+        fill_scratch(handle, byte)
         out = dnn.multi_head_attention_forward(
             handle, spec, weights, q, q, q, training=True, reserve=reserve, **lengths
         )
-        handle.device.fill(handle.workspace.reserve(size, handle.stream), size, byte, handle.stream)
+        fill_scratch(handle, byte)
         gradients = dnn.multi_head_attention_backward_data(handle, reserve, dy)
         dweights = dnn.multi_head_attention_backward_weights(handle, reserve).array
         results.append([array.numpy() for array in (out.y, *gradients, dweights)])

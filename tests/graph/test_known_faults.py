@@ -219,6 +219,17 @@ def test_engines_of_layer_normalization(training: bool) -> None:
     assert why_engine_is_wrong(1, graph, 92800) is None
 
 
+def test_the_engine_of_instance_normalization_that_uses_the_default_stream() -> None:
+    x, scale, statistics = (
+        dnn.TensorSpec(shape) for shape in ((2, 8, 6, 5), (1, 8, 1, 1), (2, 8, 1, 1))
+    )
+    graph = dnn.instance_normalization_backward.graph(x, x, scale, statistics, statistics)
+    assert "default stream" in (why_engine_is_wrong(0, graph, 91900) or "")
+    assert why_engine_is_wrong(2, graph, 91900) is None
+    forward = dnn.instance_normalization_forward.graph(x, scale, scale, training=True)
+    assert why_engine_is_wrong(0, forward, 91900) is None
+
+
 def test_a_plan_asks_for_the_version_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The emulated device has the engines of 9.19, and only wrong ones if they were those of 9.28."""
     graph = normalization("LAYER", training=True)
