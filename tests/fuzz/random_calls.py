@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from device.problems import fill_scratch
 from device.processes import Process
 
 import cudnnlite as dnn
@@ -82,6 +83,7 @@ CALLS_OF_A_HANDLE = 300  # after which it is closed, with the plans that it keep
 TIMEOUT = 60.0  # seconds for one call
 START_TIMEOUT = 240.0  # seconds for the first call of a process
 EXAMPLES = 3
+SCRATCH_FILLS = (0xFF, 0x3F, 0x00, 0x01)  # NaN, 0.75, 0 and nearly 0 in the workspace
 FAILURES = (dnn.InternalError, dnn.ExecutionError)
 
 
@@ -102,7 +104,7 @@ class Caller:
         self._names = names
         self._shares = weights / weights.sum()
         self._handle: dnn.Handle | None = None
-        self._calls = 0
+        self._calls = self._handles = 0
 
     def call(self, seed: int, index: int, *, show: bool = False) -> list[Any]:
         """Make one call.
@@ -113,10 +115,15 @@ class Caller:
         if self._handle is None or self._calls == CALLS_OF_A_HANDLE:
             self.close()
             self._handle, self._calls = dnn.Handle(self._device), 0
+            self._handles += 1
+            if self._handles % 2:  # work that a kernel leaves to the default stream comes too early
+                self._handle.stream = self._handle.device.create_stream()
         self._calls += 1
         name = self.operation(seed, index)
         draw = Draw(self._handle, seed, index)
         draw.shows = show
+        # What nothing wrote must not be read.
+        fill_scratch(self._handle, SCRATCH_FILLS[index % len(SCRATCH_FILLS)])
         if show:
             print(f"{seed}:{index} {name}")
         call: Any = None

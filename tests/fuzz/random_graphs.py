@@ -143,9 +143,11 @@ def unclear_places(
 ) -> Array | bool:
     """Return where a function is open beyond what its error says (H200, cuDNN 9.19)."""
     x = operands[0]
-    if mode == "DIV":
-        # Kernels multiply by the reciprocal, which is infinite for a denormal number.
-        return np.abs(operands[1].values) < 1.2e-38
+    if mode in ("DIV", "RECIPROCAL"):
+        # There is a pole within the error.  Kernels multiply by the reciprocal, which is infinite
+        # for a denormal number.
+        divisor = operands[-1]
+        return np.abs(divisor.values) <= np.maximum(divisor.error, 1.2e-38)
     if mode == "MOD":
         # There is a multiple of the divisor within the error, or the divisor is taken for 0.
         divisor = np.abs(operands[1].values)

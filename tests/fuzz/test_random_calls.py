@@ -213,6 +213,8 @@ def test_sums_that_overflow_are_open(emulated, name):
         ("GELU_FWD", -7e4, True),
         ("GELU_FWD", 7e4, False),
         ("GELU_FWD", -3e4, False),
+        ("RECIPROCAL", -0.005, True),
+        ("RECIPROCAL", -0.02, False),
     ],
 )
 def test_places_of_functions_that_engines_compute_in_other_ways(mode, x, is_open):
