@@ -63,7 +63,8 @@ def lrn_forward(d: Draw) -> Call:
     x = d.operand("x", images, dtype)
     _, sums = _powers(x, norm)
     y = x / sums**norm.beta
-    lost = lost_of_running_sums(x, norm, dtype) / sums
+    # The type of x is another one if it is drawn as the wrong one.
+    lost = lost_of_running_sums(x, norm, d.operands["x"].host.dtype.name) / sums
     unclear = ~np.isfinite(sums) | (sums > 1e30) | ~(lost < 0.01)
     floor = np.where(unclear, 0.0, 2 * norm.beta * lost * np.abs(y))
     expected = Expected(y, None, dtype, open=unclear, factor=3.0, floor=floor)
