@@ -42,6 +42,8 @@ _WRITES = frozenset(
 )
 _PRODUCT = "OPERATION_MATMUL"
 _READS_STATISTICS = "OPERATION_NORM_BACKWARD"
+# No other mode was tried.
+_NORM_MODES = (BackendNormMode.LAYER, BackendNormMode.RMS, BackendNormMode.INSTANCE)
 _HALVES = (DataType.HALF, DataType.BFLOAT16)
 _FLOATS = (*_HALVES, DataType.FLOAT)
 _FLOAT8 = (DataType.FP8_E4M3, DataType.FP8_E5M2)
@@ -262,7 +264,10 @@ def _why_no_normalization(graph: GraphFormula) -> str | None:
         return "a normalisation of images with gaps"
     if x.size > _MOST_NORMALIZED:
         return f"a normalisation of {x.size} values, more than {_MOST_NORMALIZED}"
-    if BackendNormMode(operation.value("mode")) == BackendNormMode.INSTANCE:
+    mode = BackendNormMode(operation.value("mode"))
+    if mode not in _NORM_MODES:
+        return f"a normalisation in mode {mode.name}"
+    if mode == BackendNormMode.INSTANCE:
         is_backward = operation.kind == _READS_STATISTICS
         if is_backward and "dbias_desc" not in operation.attributes:
             return "gradients of an instance normalisation without that of its bias"

@@ -219,6 +219,18 @@ def test_batch_normalisation_per_activation_takes_fewer_images(
         call(most + 1)
 
 
+@pytest.mark.parametrize("mode", ["BATCH", "GROUP", "ADA_LAYER"])
+def test_a_mode_of_normalisation_that_no_gpu_was_asked_about_is_refused(
+    own_handle: dnn.Handle, mode: str
+) -> None:
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 16, 3, 3), "float16", layout="NHWC")
+    scale, bias = (graph.input(name, (1, 16, 1, 1)) for name in ("scale", "bias"))
+    graph.output("y", graph.normalization_forward(mode, x, scale, bias).y, "float16", layout="NHWC")
+    with pytest.raises(dnn.NotSupportedError, match="emulated device has no engine for such"):
+        graph.plan(own_handle)
+
+
 def test_layer_normalisation_takes_less_than_2_31_values(handle: dnn.Handle) -> None:
     """As data: no memory of 4 GB is needed to plan it."""
     for rows, is_served in ((174762, True), (175000, False)):
