@@ -35,9 +35,10 @@ from cudnnlite.specs.layout import CHANNELS_FIRST, same_strides
 _COUNT_PADDING = ("AVGPOOL", "AVGPOOL_INCLUDE_PADDING")  # two names of one mode
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
 # By gradient: the engines that take the padding at the start of an axis for that at both ends.
+# Engine 6 wrote two columns of an image of one (90:27645), and was right in wider ones.
 _ENGINES_OF_EVEN_PADDING: Mapping[str, tuple[int, ...]] = {
     "CONVOLUTION_BACKWARD_FILTER": (1, 18, 20),
-    "CONVOLUTION_BACKWARD_DATA": (50,),
+    "CONVOLUTION_BACKWARD_DATA": (6, 50),
 }
 # For each gradient, the engine that reads unwritten scratch memory.  It does if channels are first
 # and the size of an image of dy is not a multiple of `_WRITTEN_BYTES`.

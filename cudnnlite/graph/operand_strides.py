@@ -42,7 +42,8 @@ def why_strides_are_wrong(graph: GraphData) -> str | None:
 def why_images_are_wrong(graph: GraphData) -> str | None:
     """Return why kernels compiled for a chain behind a convolution read images wrongly, or None.
 
-    They read packed images with channels last alone.  A convolution without a chain, and additions
+    They read packed images with channels last alone, and read gaps of an operand of another type
+    than x as values (90:188947, engine 7).  A convolution without a chain, and additions
     of arrays with a plain ReLU, or without one, have other kernels, too, if the result has the type
     of x.
     """
@@ -50,6 +51,14 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     x = operand(graph, first, "x")
     if first.kind != _CONVOLUTION or x is None:
         return None
+    for node in chain:
+        for record in in_memory(graph, node.read_numbers):
+            has_gaps = span(record.shape, record.strides) != prod(record.shape)
+            if record.dtype != x.dtype and has_gaps:
+                return (
+                    f"it reads gaps of {record.name}, whose type is not that of {x.name}, as "
+                    f"values; its strides are {record.strides}: give a packed array"
+                )
     outputs = list(graph.outputs.values())
     has_type_of_x = all(y.dtype == x.dtype for y in outputs)
     if has_type_of_x and (not chain or _is_bias_and_relu(graph, chain)):
@@ -132,7 +141,11 @@ def is_packed_matrix(shape: Shape, strides: Shape, *, is_result: bool) -> bool:
 
 
 def _why_matrices_are_wrong(graph: GraphData) -> str | None:
-    """Return which operand behind a product, or which result, has no packed rows or columns."""
+    """Return which operand behind a product, or which result, has no packed rows or columns.
+
+    Of an operand with one value for each of several matrices of one value, a kernel took the first
+    for all (90:64019, engine 7).
+    """
     behind = behind_products(graph)
     for node in graph.nodes:
         is_behind = not behind.isdisjoint(node.read_numbers)
@@ -141,6 +154,12 @@ def _why_matrices_are_wrong(graph: GraphData) -> str | None:
         for numbers, is_result in ((operands, False), (results, True)):
             for record in in_memory(graph, numbers):
                 is_matrix = len(record.shape) > 1
+                has_one_value = prod(graph.tensors[node.written_numbers[0]].shape[-2:]) == 1
+                if not is_result and has_one_value and prod(record.shape) > 1:
+                    return (
+                        f"cuDNN takes the first value of {record.name} for all matrices of one "
+                        f"value; its shape is {record.shape}: add it by a call of its own"
+                    )
                 if is_matrix and not is_packed_matrix(
                     record.shape, record.strides, is_result=is_result
                 ):

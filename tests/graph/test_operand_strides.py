@@ -241,6 +241,37 @@ def test_a_convolution_with_gaps_and_no_kernel_of_its_own_is_wrong(chain):
         assert is_right or str(reason).startswith("it reads x as packed with channels last")
 
 
+@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 3), ("bfloat16", 1), ("float32", 3)])
+def test_an_operand_of_another_type_with_gaps_behind_a_convolution_is_wrong(dtype, step):
+    """An H200 with cuDNN 9.19 read the gaps."""
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 3, 4), "float32", layout="NHWC")
+    w = graph.input("w", (16, 8, 3, 3), "float32", layout="NHWC")
+    operand = graph.input("operand", (1, 16, 1, 1), dtype, (16 * step, step, step, step))
+    y = graph.tanh(graph.convolution_forward(x, w, dnn.ConvolutionSpec(padding=1)) + operand)
+    graph.output("y", y, "float32", layout="NHWC")
+    reason = why_engine_is_wrong(7, graph, 91900)
+    is_wrong = dtype != "float32" and step > 1
+    assert (reason is not None) == is_wrong
+    assert not is_wrong or str(reason).startswith("it reads gaps of operand, whose type")
+
+
+@pytest.mark.parametrize(
+    ("result", "is_wrong"), [((3, 3, 1, 1), True), ((3, 1, 1), True), ((3, 2, 1), False)]
+)
+def test_an_operand_behind_matrices_of_one_value_is_refused(result, is_wrong):
+    """An H200 with cuDNN 9.19 added the first to all."""
+    graph = dnn.Graph()
+    *batch, rows, columns = result
+    a, b = graph.input("a", (*batch, rows, 40)), graph.input("b", (*batch, 40, columns))
+    graph.output("y", graph.matmul(a, b) + graph.input("bias", result))
+    assert ("takes the first value of bias" in str(why_wrong(graph))) == is_wrong
+    one = dnn.Graph()
+    a, b = one.input("a", (*batch, rows, 40)), one.input("b", (*batch, 40, columns))
+    one.output("y", one.matmul(a, b) + one.input("bias", (1,) * len(result)))
+    assert why_wrong(one) is None
+
+
 def test_other_strides_behind_a_normalisation_are_refused_by_name():
     """Layer normalisation, a subtraction and more ended the CUDA context of an H200."""
     for strides, is_right in (((32, 1, 32, 32), False), ((32, 1, 1, 1), True)):
