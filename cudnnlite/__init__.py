@@ -7,16 +7,14 @@
 ...     print(dnn.convolution_forward(handle, x, w).numpy().ravel())
 [1. 2. 3. 4.]
 
-Importing it loads no library; making the first descriptor or handle does.  The tuner, and traces,
-are imported when they are first used.
+Importing it loads no library; making the first descriptor or handle does.  Names of the workbench,
+such as the tuner, are imported when they are first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from cudnnlite import errors, raw
-from cudnnlite.absent.answers import Candidate
-from cudnnlite.absent.candidates import Candidates
 from cudnnlite.arguments import refused_as as _refused_as
 from cudnnlite.descriptors import (
     ConvolutionDescriptor,
@@ -125,7 +123,6 @@ from cudnnlite.operations.attention.scaled_dot_product import (
     scaled_dot_product_attention_forward,
 )
 from cudnnlite.operations.attention.weights import AttentionWeights
-from cudnnlite.operations.candidates import candidates
 from cudnnlite.operations.convolution.backward import (
     convolution_backward_data,
     convolution_backward_filter,
@@ -181,8 +178,6 @@ from cudnnlite.operations.layers.spatial_transformer import (
     spatial_transformer_sample_backward,
 )
 from cudnnlite.operations.layers.transform import transform_filter, transform_tensor
-from cudnnlite.operations.problem_list import ListedProblem, ProblemList, SkippedNode
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.operations.rnn.outputs import RNNGradients, RNNOutput, RNNReserve, RNNTrainingOutput
 from cudnnlite.operations.rnn.packing import PackedSequences, pack_sequences
 from cudnnlite.operations.rnn.passes import (
@@ -217,15 +212,20 @@ from cudnnlite.unknown import meant as _meant
 from cudnnlite.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.model import tune_model
-    from cudnnlite.autotune.model_tuning import ModelTuning
-    from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuned_problem import TunedProblem
-    from cudnnlite.autotune.tuner import Tuner, autotuned
-    from cudnnlite.tracing.recorder import TracedCall
-    from cudnnlite.tracing.trace import Trace, trace
+    from cudnnlite.workbench.absent.answers import Candidate
+    from cudnnlite.workbench.absent.asking import candidates
+    from cudnnlite.workbench.absent.candidates import Candidates
+    from cudnnlite.workbench.tracing.recorder import TracedCall
+    from cudnnlite.workbench.tracing.trace import Trace, trace
+    from cudnnlite.workbench.tuning.cache import TuningCache
+    from cudnnlite.workbench.tuning.model import tune_model
+    from cudnnlite.workbench.tuning.model_tuning import ModelTuning
+    from cudnnlite.workbench.tuning.onnx.model_problems import problems_from_onnx
+    from cudnnlite.workbench.tuning.policy import TuningPolicy
+    from cudnnlite.workbench.tuning.problem_list import ListedProblem, ProblemList, SkippedNode
+    from cudnnlite.workbench.tuning.recording import record_problems
+    from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
+    from cudnnlite.workbench.tuning.tuner import Tuner, autotuned
 
 __all__ = [
     "TF32",
@@ -424,18 +424,26 @@ __all__ = [
     "tune_model",
 ]
 
-_LATER = {
-    "ModelTuning": "autotune.model_tuning",
+# The modules of the workbench's names.
+_WORKBENCH = {
+    "Candidate": "absent.answers",
+    "Candidates": "absent.candidates",
+    "ListedProblem": "tuning.problem_list",
+    "ModelTuning": "tuning.model_tuning",
+    "ProblemList": "tuning.problem_list",
+    "SkippedNode": "tuning.problem_list",
     "Trace": "tracing.trace",
     "TracedCall": "tracing.recorder",
-    "TunedProblem": "autotune.tuned_problem",
-    "Tuner": "autotune.tuner",
-    "TuningCache": "autotune.cache",
-    "TuningPolicy": "autotune.policy",
-    "autotuned": "autotune.tuner",
-    "problems_from_onnx": "autotune.onnx.model_problems",
+    "TunedProblem": "tuning.tuned_problem",
+    "Tuner": "tuning.tuner",
+    "TuningCache": "tuning.cache",
+    "TuningPolicy": "tuning.policy",
+    "autotuned": "tuning.tuner",
+    "candidates": "absent.asking",
+    "problems_from_onnx": "tuning.onnx.model_problems",
+    "record_problems": "tuning.recording",
     "trace": "tracing.trace",
-    "tune_model": "autotune.model",
+    "tune_model": "tuning.model",
 }
 
 # The function of an operation that replaced each prefix of an old name.
@@ -451,8 +459,9 @@ def _instead(name: str) -> str:
     if name.startswith("_"):  # Tools ask each module for such names; nobody mistyped one.
         return ""
     for prefix, function_name in _OLD_PREFIXES.items():
-        if name.startswith(prefix) and name.removeprefix(prefix) in __all__:
-            return f"; it is {name.removeprefix(prefix)}.{function_name} now"
+        operation = name.removeprefix(prefix)
+        if name.startswith(prefix) and hasattr(globals().get(operation), function_name):
+            return f"; it is {operation}.{function_name} now"
     if name in _MODULE:
         return f"; {_MODULE[name]}"
     hint = _c_name_hint(name)
@@ -462,12 +471,12 @@ def _instead(name: str) -> str:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import the tuner and traces when they are first used, and keep them."""
-        if name not in _LATER:
+        """Import names of the workbench when they are first used, and keep them."""
+        if name not in _WORKBENCH:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
         # There may be no file descriptor left for what has to be read.
         with _refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
-            module = import_module(f"{__name__}.{_LATER[name]}")
+            module = import_module(f"{__name__}.workbench.{_WORKBENCH[name]}")
         value = getattr(module, name)
         globals()[name] = value
         return value

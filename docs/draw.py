@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import LogFormatter
 
-from cudnnlite.bench.rows import BenchRow, load_run
+from cudnnlite.workbench.bench.rows import BenchRow, load_run
 
 HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images"

@@ -39,12 +39,12 @@ from helpers.harness import World
 from hypothesis import HealthCheck, settings
 
 import cudnnlite as dnn
-from cudnnlite.autotune.cache import CACHE_VARIABLE
 from cudnnlite.descriptors.native import NativeObject
 from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE, get_device
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.plan import Plan
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE
 
 # No test depends on how fast a machine is.
 settings.register_profile(

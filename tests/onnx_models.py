@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cudnnlite.operations.problem_list import ProblemList
+from cudnnlite.workbench.tuning.problem_list import ProblemList
 
 Array = np.ndarray[Any, Any]
 Shape = Sequence[int | str | None] | None

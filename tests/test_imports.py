@@ -61,8 +61,6 @@ LAYERS = (
         "devices.foreign",
         "devices.observer",
         "devices.storage",
-        "search.__init__",
-        "search.timing_policy",
     ),
     (
         "devices.cuda",
@@ -75,18 +73,99 @@ LAYERS = (
     ),
     ("devices.device_choice",),
     ("devices",),
-    ("search",),
     ("plans",),
-    ("absent",),
     ("operations",),
-    ("autotune",),
-    ("tracing",),
     ("raw", "__init__"),
-    ("report",),
-    ("bench",),
-    ("doctor",),
+    # The workbench.
+    ("workbench.__init__", "workbench.tuning"),
+    ("workbench.absent",),
+    ("workbench.tracing",),
+    ("workbench.report",),
+    ("workbench.bench",),
+    ("workbench.doctor",),
     ("cli", "__main__"),
 )
+# What the workbench and the command line import of the core, beyond public names and the words.
+PLUMBING = {
+    # _raw
+    "_raw.api",
+    "_raw.calls",
+    "_raw.cenum",
+    "_raw.dependencies",
+    "_raw.elf",
+    "_raw.enums",
+    "_raw.functions",
+    "_raw.library",
+    "_raw.noncopyable",
+    "_raw.opaque",
+    "_raw.record",
+    "_raw.types",
+    # descriptors
+    "descriptors.native",
+    # devices
+    "devices.arrays",
+    "devices.cuda",
+    "devices.cuda_facts",
+    "devices.device",
+    "devices.device_choice",
+    "devices.foreign",
+    "devices.observer",
+    "devices.peaks",
+    "devices.storage",
+    # graph
+    "graph.attributes",
+    "graph.compiled_plans",
+    "graph.data",
+    "graph.device_properties",
+    "graph.engines",
+    "graph.execution_plan",
+    "graph.known_faults",
+    "graph.lowering",
+    "graph.operation_graph",
+    "graph.problem",
+    "graph.records",
+    "graph.selection",
+    # operations
+    "operations.attention.attention_graphs",
+    "operations.convolution.algorithms",
+    "operations.convolution.convolution_plan",
+    "operations.convolution.engines",
+    "operations.convolution.graphs",
+    "operations.convolution.layout_conversion",
+    "operations.graph.activations",
+    "operations.graph.graph",
+    "operations.layers.matmul",
+    "operations.layers.pooling_plan",
+    "operations.rnn.choice",
+    "operations.rnn.native_rnn",
+    # plans
+    "plans.capture",
+    "plans.graph_call",
+    "plans.graph_plan",
+    "plans.operands",
+    "plans.request",
+    # problems
+    "problems.call_watch",
+    "problems.catalogue",
+    "problems.convolution",
+    "problems.convolution_backward",
+    "problems.fused_convolution",
+    "problems.operation",
+    "problems.results",
+    "problems.rnn",
+    "problems.rnn_equations",
+    "problems.roofline",
+    "problems.table",
+    "problems.work",
+    # specs
+    "specs.filter",
+    "specs.frozen",
+    "specs.layout",
+    "specs.math_types",
+    "specs.rnn_rules",
+    "specs.rnn_weights",
+    "specs.steps",
+}
 # The data types that ctypes may supply above _raw; anything else calls, loads or casts.
 DATA = {
     "byref",
@@ -98,12 +177,11 @@ DATA = {
     "Array",
     "create_string_buffer",
 }
-CALLBACKS = {"emulated.api": {"_Pointer"}, "tracing.recorder": {"_Pointer"}}
+CALLBACKS = {"emulated.api": {"_Pointer"}, "workbench.tracing.recorder": {"_Pointer"}}
 
 
 FOLDERS = {
     "_raw",
-    "absent",
     "specs",
     "descriptors",
     "devices",
@@ -112,13 +190,8 @@ FOLDERS = {
     "problems",
     "plans",
     "operations",
-    "search",
-    "autotune",
-    "report",
-    "bench",
-    "doctor",
+    "workbench",
     "cli",
-    "tracing",
 }
 
 
@@ -185,8 +258,13 @@ def imports(name):
 
 
 def own_imports(name):
-    """The modules of cudnnlite that a module imports: (module, inside a function, line)."""
+    """The modules of cudnnlite that a module imports: (module, inside a function, line).
+
+    Without the public names of the workbench, which are imported when they are first used.
+    """
     for full, inside, line in imports(name):
+        if name == "__init__" and full.startswith("cudnnlite.workbench."):
+            continue
         if full == "cudnnlite":
             yield "__init__", inside, line
         elif full.startswith("cudnnlite."):
@@ -227,6 +305,51 @@ def test_nobody_imports_something_above_itself():
         if layers[other] > layers[name]
     ]
     assert upward == []
+
+
+def test_the_public_names_of_the_workbench_are_imported_later():
+    """Checkers see the imports; at run time a table has the modules."""
+    (block,) = (
+        node
+        for node in tree_of("__init__").body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    typed = {
+        alias.name: node.module.removeprefix("cudnnlite.workbench.")
+        for node in block.body
+        for alias in node.names
+    }
+    assert typed == cudnnlite._WORKBENCH
+    everywhere = [full for full, _, _ in imports("__init__") if ".workbench." in full]
+    assert len(everywhere) == len(typed)
+
+
+def is_of_the_workbench(name):
+    return name.partition(".")[0] in ("workbench", "cli", "__main__")
+
+
+def test_the_core_imports_nothing_of_the_workbench():
+    """Inside functions and for typing neither."""
+    imported = {
+        (name, other)
+        for name in MODULES
+        if not is_of_the_workbench(name)
+        for other, _, _ in own_imports(name)
+        if is_of_the_workbench(other)
+    }
+    assert imported == set()
+
+
+def test_the_workbench_imports_public_names_and_what_is_listed():
+    words = {name for name in LAYERS[0] if not name.startswith("_raw")}
+    imported = {
+        other
+        for name in MODULES
+        if is_of_the_workbench(name)
+        for other, _, _ in own_imports(name)
+        if not is_of_the_workbench(other)
+    }
+    assert imported - words - {"__init__"} == PLUMBING
 
 
 def test_imports_inside_functions_for_typing_and_by_name_are_found():

@@ -7,9 +7,11 @@ import re
 # By the name of an import, the names of pip's packages that bring it.
 _DISTRIBUTIONS = {"cuda": ("cuda-core", "cuda-pathfinder"), "ml_dtypes": ("ml-dtypes", "ml_dtypes")}
 
+_COMMAND_LINE = re.compile(r"extra == ['\"]cli['\"]")
+
 
 def required_packages() -> dict[str, str]:
-    """Return the requirements that pip installs with cudnnlite, by the name of the package.
+    """Return the requirements of cudnnlite and of its command line, by the name of the package.
 
     For example {'rich': 'rich>=13', ...}; empty if pip did not install cudnnlite itself.
     """
@@ -19,8 +21,12 @@ def required_packages() -> dict[str, str]:
         requirements = metadata.requires("cudnnlite") or []
     except metadata.PackageNotFoundError:
         return {}
-    always = [requirement for requirement in requirements if ";" not in requirement]
-    return {re.split(r"[^\w.-]", requirement)[0]: requirement for requirement in always}
+    packages = {}
+    for requirement in requirements:
+        package, _, condition = (part.strip() for part in requirement.partition(";"))
+        if not condition or _COMMAND_LINE.fullmatch(condition):
+            packages[re.split(r"[^\w.-]", package)[0]] = package
+    return packages
 
 
 def missing_packages() -> dict[str, str]:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 from cudnnlite._raw.library import front_of
 from cudnnlite.arguments import refused_as
-from cudnnlite.bench.libraries import run_of_answers
-from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.bench import name_of, problems_of_words, words_for
 from cudnnlite.cli.common import failure, tell
 from cudnnlite.cli.plan import gpu_of
 from cudnnlite.errors import LibraryError
-from cudnnlite.operations.candidates import candidates, why_not_asked
-from cudnnlite.operations.problem_list import ListedProblem, summary
 from cudnnlite.texts import counted, printable
+from cudnnlite.workbench.absent.asking import candidates, why_not_asked
+from cudnnlite.workbench.bench.libraries import run_of_answers
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun
+from cudnnlite.workbench.tuning.problem_list import ListedProblem, summary
 
 
 def runs_of_libraries(words: Sequence[str], libraries: Sequence[str], gpu: str) -> list[BenchRun]:

@@ -101,8 +101,8 @@ def _app(
 @app.command()
 def info(as_json: JSONOption = False) -> None:
     """Print the libcudnn in use and how it was found, versions, devices, environment variables."""
-    from cudnnlite.doctor import PYTHON
-    from cudnnlite.doctor.environment import VARIABLES, versions_of
+    from cudnnlite.workbench.doctor import PYTHON
+    from cudnnlite.workbench.doctor.environment import VARIABLES, versions_of
 
     facts: dict[str, Any] = {
         "cudnnlite": __version__,
@@ -127,7 +127,7 @@ def info(as_json: JSONOption = False) -> None:
 
 
 def _library() -> dict[str, Any]:
-    from cudnnlite.doctor.environment import by_folder
+    from cudnnlite.workbench.doctor.environment import by_folder
 
     library = load_library()
     return {

@@ -15,18 +15,6 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import (
-    IN_MEMORY,
-    TuningCache,
-    check_place,
-    is_rehearsal,
-    parse_cache_path,
-)
-from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.progress import Report, reporting
-from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.cli import common, options, tunings
 from cudnnlite.cli.common import (
     failure,
@@ -39,9 +27,21 @@ from cudnnlite.cli.common import (
 from cudnnlite.cli.problems import REPEATABLE, check_flags, lists_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.files import write_named_file
-from cudnnlite.operations.problem_list import ProblemList, skipped_lines
-from cudnnlite.report import page
 from cudnnlite.texts import counted, printable
+from cudnnlite.workbench.report import page
+from cudnnlite.workbench.tuning import model
+from cudnnlite.workbench.tuning.cache import (
+    IN_MEMORY,
+    TuningCache,
+    check_place,
+    is_rehearsal,
+    parse_cache_path,
+)
+from cudnnlite.workbench.tuning.model_tuning import ModelTuning
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import ProblemList, skipped_lines
+from cudnnlite.workbench.tuning.progress import Report, reporting
+from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
 
 EXIT_CODES = (
     "Ends with 0 if all was tuned, 3 if some problem has no algorithm within the limits, "

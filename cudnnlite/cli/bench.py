@@ -16,11 +16,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.bench.lists import LISTS
-from cudnnlite.bench.measuring import MODES, RUNS, BenchOptions, bench_problem
-from cudnnlite.bench.rows import BenchRow, BenchRun
-from cudnnlite.bench.to_c import write_program
+from cudnnlite import Handle, Problem
 from cudnnlite.cli import bench_lines, common, options
 from cudnnlite.cli.bench_problems import (
     ATTENTION_FORM,
@@ -43,16 +39,19 @@ from cudnnlite.cli.common import (
     tell,
 )
 from cudnnlite.devices.device import Device
-from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import CARDS, parse_card, peaks_of
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.files import write_named_file
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.operations.problem_list import ListedProblem
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.texts import counted
 from cudnnlite.version import __version__
+from cudnnlite.workbench.bench.lists import LISTS
+from cudnnlite.workbench.bench.measuring import MODES, RUNS, BenchOptions, bench_problem
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun
+from cudnnlite.workbench.bench.to_c import write_program
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import ListedProblem
 
 EXIT_CODES = (
     "Ends with 0 if all is right, 3 if something is wrong with a result or a problem is not served, "

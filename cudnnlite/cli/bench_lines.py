@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from cudnnlite.bench.rows import BenchRow, BenchRun
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, figure, printable, yes_or_no
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun
 
 _LONGEST_KERNEL = 48  # characters of a kernel's name in the table; the other outputs have all
 

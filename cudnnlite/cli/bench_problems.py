@@ -14,14 +14,8 @@ from typing import Any
 
 import typer
 
+from cudnnlite import Problem, RNNSpec
 from cudnnlite.arguments import refused_as
-from cudnnlite.bench.lists import (
-    LISTS,
-    WITH_A_BATCH,
-    attention_problem,
-    matmul_problem,
-    problems_of_list,
-)
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.cli.problems import GOES_WITH, SOURCES, check_flags, words_of
@@ -32,11 +26,16 @@ from cudnnlite.errors import ArgumentError, CudnnliteError
 from cudnnlite.files import read_named_file
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.graph.graph import any_problem_from_plain
-from cudnnlite.operations.problem_list import ListedProblem, ProblemList
 from cudnnlite.problems import convolution, convolution_backward, rnn
-from cudnnlite.problems.problem import Problem
-from cudnnlite.specs import RNNSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.workbench.bench.lists import (
+    LISTS,
+    WITH_A_BATCH,
+    attention_problem,
+    matmul_problem,
+    problems_of_list,
+)
+from cudnnlite.workbench.tuning.problem_list import ListedProblem, ProblemList
 
 UsageError: Any = typer.BadParameter.__base__
 BENCH_SOURCES = (*SOURCES, "matmul", "attention", "list", "problem", "lines")

@@ -13,15 +13,6 @@ import typer
 
 from cudnnlite._raw import library
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.cache import (
-    CACHE_VARIABLE,
-    TuningCache,
-    check_place,
-    entry_files,
-    is_rehearsal,
-    parse_cache_path,
-)
-from cudnnlite.autotune.entries import TuningEntry, row_to_plain
 from cudnnlite.cli.common import (
     CACHE_DEFAULT,
     CacheOption,
@@ -45,6 +36,15 @@ from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
+from cudnnlite.workbench.tuning.cache import (
+    CACHE_VARIABLE,
+    TuningCache,
+    check_place,
+    entry_files,
+    is_rehearsal,
+    parse_cache_path,
+)
+from cudnnlite.workbench.tuning.entries import TuningEntry, row_to_plain
 
 cache_app = typer.Typer(
     help="Show, compare, ship, merge and clear what `cudnnlite autotune` remembers.",

@@ -13,12 +13,8 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import typer
 
+from cudnnlite import DeviceProperties
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of, why_no_front
-from cudnnlite.autotune.cache import TuningCache, check_place, is_rehearsal
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.bench.comparison import TIMES, RunComparison, Thresholds
-from cudnnlite.bench.comparison_texts import lines_of, markdown_of
-from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
 from cudnnlite.cli.common import failure, misuse, report_errors, say, tell
@@ -26,9 +22,13 @@ from cudnnlite.cli.comparison import policy_text, problem_text, refuse_rehearsal
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import write_named_file
-from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.problems.results import named
 from cudnnlite.version import __version__
+from cudnnlite.workbench.bench.comparison import TIMES, RunComparison, Thresholds
+from cudnnlite.workbench.bench.comparison_texts import lines_of, markdown_of
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
+from cudnnlite.workbench.tuning.cache import TuningCache, check_place, is_rehearsal
+from cudnnlite.workbench.tuning.entries import TuningEntry
 
 EXIT_CODES = (
     "Ends with 0 if B is nowhere worse, 3 if something became slower, wrong, less exact or is no "

@@ -9,15 +9,15 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.library import format_version
-from cudnnlite.autotune.entries import TuningEntry
-from cudnnlite.autotune.tuned_problem import cost
 from cudnnlite.cli.common import failure
 from cudnnlite.cli.tunings import csv_text
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
+from cudnnlite.workbench.tuning.entries import TuningEntry
+from cudnnlite.workbench.tuning.problem_list import summary
+from cudnnlite.workbench.tuning.tuned_problem import cost
 
 _HEADING = ("A ms", "B ms", "B/A", "choice of A", "choice of B", "problem", "wanted")
 

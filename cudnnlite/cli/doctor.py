@@ -13,8 +13,8 @@ from cudnnlite.cli.common import JSONOption, harmless, misuse, say
 from cudnnlite.texts import counted
 
 if TYPE_CHECKING:
-    from cudnnlite.doctor import Examination
-    from cudnnlite.doctor.finding import Finding
+    from cudnnlite.workbench.doctor import Examination
+    from cudnnlite.workbench.doctor.finding import Finding
 
 EXIT_CODES = (
     "Ends with 0 if nothing is broken (notes and warnings are not), 1 if something is, "
@@ -47,7 +47,7 @@ def doctor(
 
     Each trial runs in a process of its own.  Nothing is changed.
     """
-    from cudnnlite.doctor import Verdict, examine
+    from cudnnlite.workbench.doctor import Verdict, examine
 
     for package in packages or ():
         if not all(part.isidentifier() for part in package.split(".")):

@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite.autotune.policy import OBJECTIVES, TuningPolicy, parse_field
 from cudnnlite.cli import common
 from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.cli.problems import CONVOLUTIONS
+from cudnnlite.workbench.tuning.policy import OBJECTIVES, TuningPolicy, parse_field
 
 # what --help shows together
 _conv = partial(typer.Option, rich_help_panel="One convolution")

@@ -12,10 +12,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from cudnnlite.absent.candidates import Candidates, Subject, ask_planner
-from cudnnlite.absent.planner import Planner
+from cudnnlite import DeviceProperties, Graph
 from cudnnlite.arguments import refused_as
-from cudnnlite.bench.lists import LISTS
 from cudnnlite.cli import common, options
 from cudnnlite.cli.bench_problems import problems_of_name
 from cudnnlite.cli.common import failure, misuse, report_errors, report_misuse, say, tell
@@ -23,12 +21,14 @@ from cudnnlite.cli.problems import REPEATABLE, SOURCES, check_flags, lists_of
 from cudnnlite.cli.tunings import join_lists
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import read_named_file
-from cudnnlite.graph.device_properties import DeviceProperties, parse_properties
-from cudnnlite.operations.candidates import subject_of, why_not_asked
-from cudnnlite.operations.graph.graph import Graph
-from cudnnlite.operations.problem_list import skipped_lines, summary
+from cudnnlite.graph.device_properties import parse_properties
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, printable
+from cudnnlite.workbench.absent.asking import subject_of, why_not_asked
+from cudnnlite.workbench.absent.candidates import Candidates, Subject, ask_planner
+from cudnnlite.workbench.absent.planner import Planner
+from cudnnlite.workbench.bench.lists import LISTS
+from cudnnlite.workbench.tuning.problem_list import skipped_lines, summary
 
 EXIT_CODES = (
     "Ends with 0 if cuDNN serves all, 1 if it does not serve something or after another error, "

@@ -9,22 +9,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cudnnlite import (
+    ConvolutionSpec,
+    FilterSpec,
+    Problem,
+    RNNDataSpec,
+    RNNSpec,
+    TensorSpec,
+    convolution_backward_data,
+    convolution_backward_filter,
+    convolution_forward,
+)
 from cudnnlite.arguments import refused_as
-from cudnnlite.autotune.onnx.model_problems import OnnxOptionError, problems_from_onnx
 from cudnnlite.cli.common import misuse, report_misuse
 from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
-from cudnnlite.operations.convolution.backward import (
-    convolution_backward_data,
-    convolution_backward_filter,
-)
-from cudnnlite.operations.convolution.forward import convolution_forward
-from cudnnlite.operations.problem_list import ProblemList
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
-from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNDataSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.steps import NAMED_PADDING, SAME
+from cudnnlite.workbench.tuning.onnx.model_problems import OnnxOptionError, problems_from_onnx
+from cudnnlite.workbench.tuning.problem_list import ProblemList
 
 REPEATABLE = (
     "input",

@@ -48,9 +48,9 @@ def trace(
         raise misuse(f"{script}: there is no such file")
     if folder is not None and folder.exists() and not folder.is_dir():
         raise misuse(f"--c {folder}: is not a folder")
-    from cudnnlite.tracing.folder import ProgramFolder
-    from cudnnlite.tracing.trace import Trace
-    from cudnnlite.tracing.trace import trace as traced
+    from cudnnlite.workbench.tracing.folder import ProgramFolder
+    from cudnnlite.workbench.tracing.trace import Trace
+    from cudnnlite.workbench.tracing.trace import trace as traced
 
     output = None if folder is None else ProgramFolder(folder, f"--c {folder}")
     if output is not None:  # The check comes before the script, which may take long.

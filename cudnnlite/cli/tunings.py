@@ -9,16 +9,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.autotune.cache import parse_cache_path
-from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned_problem import Policy, TunedProblem, cost, time_unit
+from cudnnlite import AlgorithmResult
 from cudnnlite.enums import Status
-from cudnnlite.operations.problem_list import ProblemList, summary
-from cudnnlite.problems.results import AlgorithmResult, named
+from cudnnlite.problems.results import named
 from cudnnlite.problems.table import NUMERIC
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
+from cudnnlite.workbench.tuning.cache import parse_cache_path
+from cudnnlite.workbench.tuning.model_tuning import ModelTuning
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import ProblemList, summary
+from cudnnlite.workbench.tuning.tuned_problem import Policy, TunedProblem, cost, time_unit
 
 # How spreadsheets recognise a formula; the last four are the full-width forms of the first four.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")

@@ -27,12 +27,6 @@ from cudnnlite.errors import CaptureError, ClosedError, ThreadError
 from cudnnlite.graph.compiled_plans import KernelCaches, PlanStore
 from cudnnlite.other_libraries import HANDLE
 from cudnnlite.problems.problem import Problem
-from cudnnlite.search.timing_policy import (
-    DEFAULT_TIMING,
-    ONE_LOOK,
-    TimingPolicy,
-    parse_timing,
-)
 from cudnnlite.specs.tensor import TensorSpec, tensor_spec_of
 from cudnnlite.unknown import refuse_attribute
 
@@ -113,7 +107,6 @@ class Handle(NativeObject[cudnnHandle_t]):
         self._thread_name = current_thread().name
         self._check_thread = one_of(check_same_thread, "check_same_thread", True, False)
         self._activates = self.device.needs_activation or not check_same_thread
-        self._timing = DEFAULT_TIMING if self.device.has_real_timing else ONE_LOOK
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
         # Chooses algorithms if the caller does not; see `autotuned`.
@@ -181,18 +174,6 @@ class Handle(NativeObject[cudnnHandle_t]):
     def version(self) -> int:
         """The version of libcudnn (`cudnnGetVersion`): 92800 is 9.28.0."""
         return int(self.api.cudnnGetVersion())
-
-    @property
-    def timing(self) -> TimingPolicy:
-        """How thoroughly searches on this handle measure; settable.
-
-        ArgumentError if it is set to another type, or to one with a field out of range.
-        """
-        return self._timing
-
-    @timing.setter
-    def timing(self, timing: TimingPolicy) -> None:
-        self._timing = parse_timing(timing)
 
     @property
     def stream(self) -> Any:

@@ -108,6 +108,16 @@ def refuse_launch(device: Device, stream: object) -> None:
     refuse_in_capture(device, stream, "no graph can be launched", "launch it after the capture")
 
 
+def refuse_search(handle: Handle) -> None:
+    """Raise CaptureError if a graph is being recorded on the handle's stream."""
+    refuse_in_capture(
+        handle.device,
+        handle.stream,
+        "a search waits, and cannot be made",
+        "search before the capture",
+    )
+
+
 @contextmanager
 def capture(handle: Handle) -> Iterator[CapturedGraph]:
     """Record the operations on a handle as a CUDA graph in the block, instead of running them.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.arguments import one_of
 from cudnnlite.devices import observer
+from cudnnlite.devices.device import Device
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CaptureError, CudnnError, DeviceMemoryError
 from cudnnlite.plans.capture import recorded, refuse_launch
-from cudnnlite.search.timing import Stopwatch
 
 # The most graphs of a plan over operands' own addresses.  The oldest is closed first.
 MOST_GRAPHS = 8
@@ -21,6 +23,13 @@ MOST_GRAPHS = 8
 _MOST_STAGED_GRAPHS = 2
 # The most sets of addresses whose losses are remembered.
 _MOST_LOSSES = 64
+# Times within this ratio of each other are taken as equal.
+_TIE_RATIO = 1.05
+_ROUNDS = 3
+# A sample makes about as many calls as this time takes, and far fewer than the launch queue holds:
+# if that is full, a call waits for the device.
+_SAMPLE_MS = 4.0
+_MOST_CALLS = 20
 
 
 class Operand(NamedTuple):
@@ -325,17 +334,54 @@ class ReplayedCall(NonCopyable):
                 lambda: self._call_staged(stream, graph, over_buffers | other_addresses),
                 lambda: graph.launch(stream),
             ]
-            stopwatch = Stopwatch(self._device, stream, self._handle.timing)
-            calls = stopwatch.calls(ways, [stopwatch.first(way) for way in ways])
-        eager, staged, launched = calls
+            eager, staged, launched = _times_of_calls(self._device, stream, ways)
         # If both take nearly the same time, the host's time decides: the plan's checks add to it.
-        tie_ratio = self._handle.timing.close
-        if tie_ratio * staged.call_us >= eager.call_us:
-            is_tied = staged.call_us < tie_ratio * eager.call_us
+        if _TIE_RATIO * staged.call_us >= eager.call_us:
+            is_tied = staged.call_us < _TIE_RATIO * eager.call_us
             self._staging_pays = is_tied and staged.host_us < eager.host_us
         self._costs = self._measured = ReplayCosts(
             eager.call_us, staged.call_us, launched.call_us, self._recorded_us
         )
+
+
+class _CallTime(NamedTuple):
+    """The wall time of a call in microseconds.
+
+    `call_us` is the time from one call to the next, until the device's work is done; `host_us` is
+    the time until a call returns.
+    """
+
+    call_us: float
+    host_us: float
+
+
+def _times_of_calls(
+    device: Device, stream: Any, ways: Sequence[Callable[[], object]]
+) -> list[_CallTime]:
+    """Return the median times of ways to make a call, taken in shuffled rounds."""
+    counts = []
+    for way in ways:
+        first_ms = max(device.elapsed_ms(way, stream), _SAMPLE_MS / _MOST_CALLS)
+        counts.append(max(1, round(_SAMPLE_MS / first_ms)))
+    samples: list[list[_CallTime]] = [[] for _ in ways]
+    order, generator = list(range(len(ways))), random.Random(0)
+    for _ in range(_ROUNDS):
+        generator.shuffle(order)
+        for index in order:
+            samples[index].append(_sample(device, stream, ways[index], counts[index]))
+    return [_CallTime(*map(statistics.median, zip(*times, strict=True))) for times in samples]
+
+
+def _sample(device: Device, stream: Any, way: Callable[[], object], count: int) -> _CallTime:
+    """Return the mean time of calls in a row."""
+    device.wait(stream)
+    start = time.perf_counter()
+    for _ in range(count):
+        way()
+    returned = time.perf_counter()
+    device.wait(stream)
+    end = time.perf_counter()
+    return _CallTime((end - start) / count * 1e6, (returned - start) / count * 1e6)
 
 
 def parse_replay(replay: object) -> bool:

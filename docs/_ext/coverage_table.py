@@ -24,15 +24,15 @@ from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
 from cudnnlite.descriptors import DESCRIPTORS
-from cudnnlite.doctor import probe
 from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.workbench.doctor import probe
 
 PAGE = Path(__file__).parents[1] / "reference" / "coverage.md"
 PACKAGE = Path(cudnnlite.__file__).parent
 # what is generated names every function, a trace what it records, the emulated device what it stands in for: no calls
 NO_CALLS = (
-    "tracing/",
+    "workbench/tracing/",
     "_raw/functions.py",
     "_raw/signatures.py",
     "_raw/enums.py",

@@ -4,7 +4,7 @@
  * The same program in Python: convolution_with_search.py
  */
 /* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
-#include "../../cudnnlite/tracing/prelude.c"
+#include "../../cudnnlite/workbench/tracing/prelude.c"
 
 #define WORKSPACE_LIMIT ((size_t)64 << 20)
 

@@ -5,7 +5,7 @@
  * The same program in Python: lstm_forward.py
  */
 /* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
-#include "../../cudnnlite/tracing/prelude.c"
+#include "../../cudnnlite/workbench/tracing/prelude.c"
 
 enum { STEPS = 6, BATCH = 3, INPUT = 5, HIDDEN = 8, LAYERS = 2, DIRECTIONS = 2, GATES = 4 };
 

@@ -4,7 +4,7 @@
  * The same program in Python: small_network.py
  */
 /* The prelude has the headers, CUDA and CUDNN, which check a status, and host, which allocates. */
-#include "../../cudnnlite/tracing/prelude.c"
+#include "../../cudnnlite/workbench/tracing/prelude.c"
 
 /* Device values that another program can make too: multiples of scale/8 up to 0.75 * scale. */
 static float *ramp(size_t count, int start, float scale)

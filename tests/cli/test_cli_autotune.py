@@ -16,11 +16,6 @@ from typer.testing import CliRunner
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.autotune import model
-from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
-from cudnnlite.autotune.model_tuning import ModelTuning
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
@@ -28,10 +23,15 @@ from cudnnlite.cli.app import app
 from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.table import AlgorithmTable
-from cudnnlite.report import page
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
+from cudnnlite.workbench.report import page
+from cudnnlite.workbench.tuning import model
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
+from cudnnlite.workbench.tuning.model_tuning import ModelTuning
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import summary
+from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
 
 CONVOLUTION = ["--input", "2x2x4x4", "--filter", "2x2x1x1"]
 RNN = ["--rnn", "gru:steps=2,batch=2,input=3,hidden=4"]

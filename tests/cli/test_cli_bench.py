@@ -12,9 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite.autotune.cache import CACHE_VARIABLE
-from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, problems_of_list
-from cudnnlite.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
 from cudnnlite.cli import bench as cli_bench
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import options as cli_options
@@ -26,7 +23,15 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.bench.lists import (
+    LISTS,
+    attention_problem,
+    matmul_problem,
+    problems_of_list,
+)
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun, load_run, run_from_plain
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2"]
 
@@ -200,7 +205,7 @@ NO_ROW = {"every", "choice", "json_", "csv", "save", "c"}
 
 
 def test_the_line_of_a_row_has_every_option_that_changes_a_row(monkeypatch):
-    monkeypatch.setattr(dnn.Handle, "timing", TimingPolicy(l2_bytes=1 << 20))  # --flush-l2 fills it
+    monkeypatch.setattr(dnn.Tuner, "timing", TimingPolicy(l2_bytes=1 << 20))  # --flush-l2 fills it
     asked = [*CONVOLUTION, "--dtype", "float32", *CHANGING]
     (row,) = rows_of(*asked)
     words = shlex.split(row.line)[2:]

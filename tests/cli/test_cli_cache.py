@@ -19,14 +19,14 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from cudnnlite._raw import library
-from cudnnlite.autotune.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
-from cudnnlite.autotune.entries import TuningKey, canonical, make_key
-from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.cli.app import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
-from cudnnlite.operations.problem_list import summary
 from cudnnlite.problems.catalogue import TUNABLE
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
+from cudnnlite.workbench.tuning.entries import TuningKey, canonical, make_key
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import summary
 
 OLD = replace(H200, cudnn=90100)
 LIMITED = make_key(

@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.absent.answers import Answer, Candidate
-from cudnnlite.absent.candidates import Candidates
-from cudnnlite.autotune.cache import CACHE_VARIABLE, TuningCache
-from cudnnlite.bench.lists import attention_problem, matmul_problem
-from cudnnlite.bench.rows import load_run
 from cudnnlite.cli import absent_libraries
 from cudnnlite.cli import compare as cli_compare
 from cudnnlite.cli.app import app
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import LibraryError
 from cudnnlite.graph.engines import Engine
+from cudnnlite.workbench.absent.answers import Answer, Candidate
+from cudnnlite.workbench.absent.candidates import Candidates
+from cudnnlite.workbench.bench.lists import attention_problem, matmul_problem
+from cudnnlite.workbench.bench.rows import load_run
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, TuningCache
 
 CONVOLUTION = ["--input", "2x8x9x7", "--filter", "4x4x3x3", "--groups", "2", "--mode", "check"]
 

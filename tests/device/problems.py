@@ -9,10 +9,10 @@ from oracles import onnx_convolution
 from tolerances import SCALED_INTEGER, TWICE_ROUNDED, assert_close, bound
 
 import cudnnlite as dnn
-from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.cached_property import cached_property
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.search.accuracy import Errors, relative_errors
+from cudnnlite.workbench.tuning.accuracy import Errors, relative_errors
+from cudnnlite.workbench.tuning.convolution_reference import ConvolutionReference
 
 Array = np.ndarray[Any, Any]
 FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}

@@ -10,7 +10,7 @@ import cudnnlite as dnn
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
-from cudnnlite.operations.candidates import subject_of
+from cudnnlite.workbench.absent.asking import subject_of
 
 # cuDNN asks the GPU nothing about these.
 SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer normalization")

@@ -14,13 +14,13 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import rnn_forward
-from cudnnlite.autotune import tuner as tuner_module
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.representative_problem import rounded
 from cudnnlite.devices import plan_cache
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.problems.problem import Problem
+from cudnnlite.workbench.tuning import tuner as tuner_module
+from cudnnlite.workbench.tuning.cache import TuningCache
+from cudnnlite.workbench.tuning.recording import record_problems
+from cudnnlite.workbench.tuning.representative_problem import rounded
 
 from .problems import PATTERN, fill, memory_of, poisoned, upload, with_gaps
 from .problems import Problem as Case
@@ -685,8 +685,10 @@ def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> No
     assert tuner.measured == 3
 
 
-def test_sequences_of_many_lengths_are_measured_a_few_times(handle: dnn.Handle) -> None:
-    handle.timing = QUICK._replace(on_chip=0)  # nothing is compiled
+def test_sequences_of_many_lengths_are_measured_a_few_times(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dnn.Tuner, "timing", QUICK._replace(on_chip=0))  # nothing is compiled
     most = 24
     network = Network(handle, "tanh", steps=most, batch=2)
     with dnn.autotuned(handle, cache=":memory:") as tuner:

@@ -1,21 +1,21 @@
-"""`cudnnlite.bench` on a device: every kind of problem, and faults that are planted."""
+"""`cudnnlite.workbench.bench` on a device: every kind of problem, and faults that are planted."""
 
 import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.bench.guards import ZONE, GuardedMemory
-from cudnnlite.bench.lists import attention_problem, matmul_problem
-from cudnnlite.bench.measuring import BenchOptions, bench_problem
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.layers.matmul import product_graph
-from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.operations.rnn.rnn_plan import RNNPlan
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.workbench.bench.guards import ZONE, GuardedMemory
+from cudnnlite.workbench.bench.lists import attention_problem, matmul_problem
+from cudnnlite.workbench.bench.measuring import BenchOptions, bench_problem
+from cudnnlite.workbench.tuning.problem_list import ListedProblem
 
 
 def convolution(**options):

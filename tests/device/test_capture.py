@@ -297,7 +297,9 @@ REFUSED: dict[str, tuple[Callable[[Scene], Any], str]] = {
         "a search waits, and cannot be made .*: search before the capture",
     ),
     "the search for networks": (
-        lambda s: dnn.rnn_forward.find(s.handle, s.network.spec, s.network.weights, s.network.x),
+        lambda s: dnn.Tuner(s.handle, ":memory:").tune(
+            dnn.rnn_forward.problem(s.network.spec, s.network.weights, s.network.x)
+        ),
         "search before the capture",
     ),
     "tuning": (Scene.tune, "a search waits, and cannot be made .*: search before the capture"),

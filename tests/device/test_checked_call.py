@@ -23,7 +23,7 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice, EmulatedStream
-from cudnnlite.operations.recording import record_problems
+from cudnnlite.workbench.tuning.recording import record_problems
 
 from .calls import CALLS, Call, Operand
 from .problems import fill, memory_of

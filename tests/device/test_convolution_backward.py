@@ -18,14 +18,14 @@ from oracles import HAS_TORCH, onnx_convolution, onnx_gradient_of_w, onnx_gradie
 from tolerances import assert_close
 
 import cudnnlite as dnn
-from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import Problem
-from cudnnlite.search.accuracy import why_wrong
+from cudnnlite.workbench.tuning.accuracy import why_wrong
+from cudnnlite.workbench.tuning.convolution_reference import ConvolutionReference
 
 from .problems import (
     FLOATS,

@@ -10,9 +10,9 @@ from oracles import HAS_TORCH, onnx_convolution, scipy_convolution, torch_convol
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward
-from cudnnlite.autotune.convolution_reference import ConvolutionReference
 from cudnnlite.dtypes import numpy_dtype, parse_dtype
-from cudnnlite.search.accuracy import Errors, why_wrong
+from cudnnlite.workbench.tuning.accuracy import Errors, why_wrong
+from cudnnlite.workbench.tuning.convolution_reference import ConvolutionReference
 
 from .problems import (
     FLOATS,

@@ -16,7 +16,6 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite._raw.leaks import release_leaks
-from cudnnlite.autotune.entries import row_from_plain, row_to_plain
 from cudnnlite.graph import engines
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.convolution_formulas import (
@@ -33,6 +32,7 @@ from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution import graphs
 from cudnnlite.operations.convolution.engines import engine_rows
 from cudnnlite.problems.problem import Problem as Described
+from cudnnlite.workbench.tuning.entries import row_from_plain, row_to_plain
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .test_tuner import hurry

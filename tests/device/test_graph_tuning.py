@@ -11,11 +11,11 @@ import pytest
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
-from cudnnlite.autotune.tuner import best_replayed
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.tuner import best_replayed
 
 from .problems import poisoned, random_values, upload
 
@@ -31,9 +31,13 @@ def product(columns: int = 48) -> dnn.Graph:
     return graph
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnn.Tuner, "timing", QUICK)
+
+
 @pytest.fixture
 def tuner(handle: dnn.Handle) -> dnn.Tuner:
-    handle.timing = QUICK
     return dnn.Tuner(handle, cache=":memory:")
 
 
@@ -62,7 +66,6 @@ def test_a_plan_takes_the_choice(handle: dnn.Handle, tuner: dnn.Tuner) -> None:
 
 def test_one_line_calls_are_tuned(handle: dnn.Handle) -> None:
     """Also where the arrays are new: the choice is made once for a kind of call."""
-    handle.timing = QUICK
     rng = np.random.default_rng(0)
     specs = [dnn.TensorSpec((1, 64, 32), "float16"), dnn.TensorSpec((1, 32, 48), "float16")]
     values = [random_values(rng, spec.shape, spec.dtype) for spec in specs]
@@ -83,7 +86,6 @@ def test_one_line_calls_are_tuned(handle: dnn.Handle) -> None:
 
 def test_dropout_is_tuned_and_takes_other_seeds(handle: dnn.Handle) -> None:
     """A call that is replayed could not: the choice is never one."""
-    handle.timing = QUICK
     spec = dnn.TensorSpec((1, 2, 64, 64), "float16")
     values = np.random.default_rng(0).standard_normal(spec.shape).astype(np.float16)
     q = upload(handle, spec, values)
@@ -107,7 +109,6 @@ def test_lengths_of_sequences_are_whole_while_it_measures(
 
 
 def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
-    handle.timing = QUICK
     graph = product()
     policies = {
         "its error is": dnn.TuningPolicy(max_error=1e-9),
@@ -129,7 +130,6 @@ def test_what_the_policy_asks_for_holds(handle: dnn.Handle) -> None:
 
 @pytest.mark.parametrize("columns", [48, 1])
 def test_errors_beside_float64_are_measured(handle: dnn.Handle, columns: int) -> None:
-    handle.timing = QUICK
     policy = dnn.TuningPolicy(max_error=1e-3)
     with dnn.Tuner(handle, cache=":memory:", policy=policy) as tuner:
         table = tuner.tune(product(columns))
@@ -232,7 +232,6 @@ class _SaysThatItIsReal(EmulatedDevice):
 def test_the_choice_is_in_the_cache(tmp_path: Path) -> None:
     graph = product()
     with dnn.Handle(_SaysThatItIsReal(0)) as handle:
-        handle.timing = QUICK
         with dnn.Tuner(handle, cache=tmp_path) as tuner:
             best = tuner.tune(graph).best()
         with dnn.Tuner(handle, cache=tmp_path, measure=False) as tuner:

@@ -13,7 +13,7 @@ from rnn_oracles import GATES, ONNX_GATES
 from tolerances import assert_close, bound
 
 import cudnnlite as dnn
-from cudnnlite.autotune.onnx.model_problems import problems_from_onnx
+from cudnnlite.workbench.tuning.onnx.model_problems import problems_from_onnx
 
 from .problems import FIRST, LAST
 

@@ -31,10 +31,10 @@ from tolerances import assert_near
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import problem_from_plain
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.workbench.tuning.recording import record_problems
 
 from .operation_samples import (
     GRADIENTS,

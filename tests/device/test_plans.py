@@ -197,12 +197,7 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
 # ---------------------------------------------------------------- the functions of operations
 
 # Public functions that run no plan of their own.
-WITHOUT_PLANS = {
-    "candidates",
-    "fold_batch_normalization",
-    "pack_sequences",
-    "record_problems",
-}
+WITHOUT_PLANS = {"fold_batch_normalization", "pack_sequences"}
 BACKWARD = [
     f"{network}_backward_{way}"
     for network, way in product(("rnn", "multi_head_attention"), ("data", "weights"))
@@ -230,9 +225,9 @@ def test_every_operation_is_one_object_with_functions() -> None:
             "plan",
             "problem",
         )
-        has_choice = hasattr(operations[name], "convert_filter") or name == "rnn_forward"
-        for function_name in ("heuristic", "find"):
-            assert hasattr(operations[name], function_name) == has_choice
+        has_search = hasattr(operations[name], "convert_filter")
+        assert hasattr(operations[name], "find") == has_search
+        assert hasattr(operations[name], "heuristic") == (has_search or name == "rnn_forward")
 
 
 @every_operation

@@ -9,8 +9,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems.problem import Problem
+from cudnnlite.workbench.tuning.recording import record_problems
 
 from .test_rnn_plan import Network
 
@@ -70,9 +70,7 @@ def test_searches_do_not_count(handle):
     with record_problems() as problem_list:
         dnn.convolution_forward.find(handle, x, w, SPEC)
         dnn.convolution_forward.heuristic(handle, x, w, SPEC)
-        table = dnn.rnn_forward.find(
-            handle, network.spec, network.weights, network.x, algorithms=["STANDARD"]
-        )
+        table = network.find(algorithms=["STANDARD"])
         assert table.best().time_ms is not None  # it has run
         assert len(problem_list) == 0
         dnn.convolution_forward(handle, x, w, SPEC)  # and what comes after it does

@@ -11,7 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.plans.replay import Replay, ReplayCosts
-from cudnnlite.search.replayed_rows import with_replay
+from cudnnlite.workbench.tuning.replayed_rows import with_replay
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps
 from .rnn_problems import Case, overwrite
@@ -415,10 +415,13 @@ def test_the_search_counts_copies(handle: dnn.Handle) -> None:
             "lstm", num_layers=3, dtype="float32", steps=40, batch=4, input_size=32, hidden_size=64
         ),
     )
-    algorithms = ["STANDARD", "PERSIST_STATIC"]
-    operands = handle, network.spec, network.weights, network.x
-    assert not any(row.replay for row in dnn.rnn_forward.find(*operands, algorithms=algorithms))
-    table = dnn.rnn_forward.find(*operands, algorithms=algorithms, replay=True)
+    problem = dnn.rnn_forward.problem(network.spec, network.weights, network.x)
+    operands = {"weights": network.weights, "x": network.x}
+    on_device = dnn.TuningPolicy(objective="device")
+    with dnn.Tuner(handle, cache=":memory:", policy=on_device) as tuner:
+        assert not any(row.replay for row in tuner.tune(problem, operands))
+    with dnn.Tuner(handle, cache=":memory:") as tuner:
+        table = tuner.tune(problem, operands)
     replayed = [row for row in table if row.replay]
     for row in replayed:
         (eager,) = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +21,15 @@ from cudnnlite._raw.api import library_api
 from cudnnlite._raw.check import status_error
 from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNStateDescriptor, read_rnn
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.operations.recording import record_problems
+from cudnnlite.enums import parse_enum
 from cudnnlite.operations.rnn.choice import heuristic
+from cudnnlite.workbench.tuning.recording import record_problems
+from cudnnlite.workbench.tuning.rnn_search import (
+    all_candidates,
+    compiled_if_small,
+    search_rnn_forward,
+)
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 from .problems import busy, fill, poisoned
 from .test_plan import count_calls
@@ -53,6 +61,9 @@ DEVICE_CALLS = (
     "cudnnRNNBackwardData_v8",
     "cudnnRNNBackwardWeights_v8",
 )
+
+
+ALGORITHMS = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 
 
 class Network:
@@ -155,9 +166,36 @@ class Network:
         """Call `rnn_forward`, with some arguments replaced."""
         return dnn.rnn_forward(self.handle, **self.arguments() | options)
 
-    def find(self, **options: Any) -> dnn.AlgorithmTable:
-        """Call `rnn_forward.find`, with some arguments replaced."""
-        return dnn.rnn_forward.find(self.handle, **self.arguments() | options)
+    def find(
+        self,
+        algorithms: Iterable[str] = ALGORITHMS,
+        timing: TimingPolicy | None = None,
+        workspace_limit: int | str | None = None,
+        *,
+        training: bool = False,
+        replay: bool = False,
+        **options: Any,
+    ) -> dnn.AlgorithmTable:
+        """Search as a tuner does, among these algorithms, with some operands replaced."""
+        operands = self.arguments() | options
+        spec, x, lengths, layout = (operands.pop(n) for n in ("spec", "x", "lengths", "layout"))
+        timing = timing or dnn.Tuner(self.handle, ":memory:").timing
+        problem = dnn.rnn_forward.problem(
+            spec.replace(dropout=0.0), None, x, lengths=lengths, layout=layout, training=training
+        )
+        rows = all_candidates(
+            problem, [parse_enum(dnn.RNNAlgo, name, "algorithms") for name in algorithms]
+        )
+        return search_rnn_forward(
+            self.handle,
+            problem,
+            operands | {"x": x},
+            [compiled_if_small(problem, row, timing.on_chip) for row in rows],
+            self.handle.workspace.limit_for(workspace_limit),
+            timing,
+            objective="latency",
+            replay=replay,
+        )
 
     def plan(self, **options: Any) -> dnn.RNNPlan:
         """Call `rnn_forward.plan`, with some arguments replaced."""

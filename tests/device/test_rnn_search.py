@@ -14,14 +14,23 @@ from rnn_oracles import onnx_rnn
 import cudnnlite as dnn
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.descriptors.rnn import RNNDataDescriptor, read_rnn
-from cudnnlite.operations.rnn.search import why_too_large
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.rnn_search import why_too_large
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 from .problems import memory_of
 from .test_plan import count_calls
-from .test_rnn_plan import CELLS, FMA, LAYOUTS, LENGTHS, STANDARD, TF32_BOUND, Network, refuse
+from .test_rnn_plan import (
+    ALGORITHMS,
+    CELLS,
+    FMA,
+    LAYOUTS,
+    LENGTHS,
+    STANDARD,
+    TF32_BOUND,
+    Network,
+    refuse,
+)
 
-ALGORITHMS = ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 QUICK = ("STANDARD", "PERSIST_STATIC")  # nothing is compiled for these
 # (dtype, the spec's math type): the math types that keep its promise
 ALLOWED = {
@@ -118,19 +127,6 @@ def assert_ordered(table: dnn.AlgorithmTable) -> None:
             assert row.why_not
 
 
-@pytest.mark.parametrize(
-    "algorithms", [["standard"], [STANDARD, "persist_static"], (3, 0), iter(["STANDARD"] * 2)]
-)
-def test_only_what_was_named_is_tried(handle: dnn.Handle, algorithms: Any) -> None:
-    indices = {"list": {0, 1}, "tuple": {0, 3}}.get(type(algorithms).__name__, {0})
-    if algorithms == ["standard"]:
-        indices = {0}
-    names = iter(["STANDARD"] * 2) if not isinstance(algorithms, (list, tuple)) else algorithms
-    table = Network(handle).find(algorithms=names)
-    assert {int(row.algorithm) for row in table} == indices
-    assert len(table) == len(indices)
-
-
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_reserve_space_is_told_in_training(handle: dnn.Handle, training: bool) -> None:
     network = Network(handle, lengths=LENGTHS)
@@ -207,7 +203,7 @@ def test_the_largest_error_is_relative_to_the_largest_value(
         handle.device.copy_in(target, np.full(1, 100, np.float32), handle.stream)
 
     forward_calls(monkeypatch, handle, around)
-    (row,) = network.find(algorithms=["standard"])
+    (row,) = network.find(algorithms=["STANDARD"])
     first = onnx_rnn("lstm", network.values, network.x_host[:4], network.hx_host, network.cx_host)
     values = np.concatenate([part.ravel() for part in (first.y, first.hy, first.cy)])
     assert expected.y.shape[0] == 5  # the check is over the first four steps
@@ -235,16 +231,14 @@ def test_what_does_not_fit_on_the_chip_is_not_compiled(
     (cell, options), nbytes = MATRICES[name]
     network = Network(handle, cell, **options)
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    handle.timing = TimingPolicy(on_chip=nbytes)
-    table = network.find()
+    table = network.find(timing=TimingPolicy(on_chip=nbytes))
     (row,) = (row for row in table if row.algorithm.name == "PERSIST_DYNAMIC")
     assert row.why_not.startswith("not compiled: a layer's recurrent matrices take ")
     assert row.time_ms is row.error is None
     assert builds == []
     assert len(table) == 4
     assert_best_is_right(network, table)
-    handle.timing = TimingPolicy(on_chip=nbytes + 1)
-    table = network.find()
+    table = network.find(timing=TimingPolicy(on_chip=nbytes + 1))
     assert not any(row.why_not.startswith("not compiled: a layer's") for row in table)
     assert len(builds) == 1
 
@@ -254,26 +248,14 @@ def test_where_its_first_math_type_is_hopeless_no_other_is_compiled(
 ) -> None:
     network = Network(handle, dtype="float16", math_type="DEFAULT")
     builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    handle.timing = TimingPolicy(rounds=1, give_up=0.01, always_ms=0.0)  # nothing is quick enough
-    rows = network.find(algorithms=["PERSIST_DYNAMIC"])
+    hasty = TimingPolicy(rounds=1, give_up=0.01, always_ms=0.0)  # nothing is quick enough
+    rows = network.find(algorithms=["PERSIST_DYNAMIC"], timing=hasty)
     whys = {row.math_type.name: row.why_not for row in rows}
     (first,) = (name for name, why in whys.items() if not why)
     assert [*whys.values()].count(
         f"not compiled: with {first} math it took more than 0.01 times the best"
     ) == 2
     assert len(builds) == 1
-
-
-def test_it_is_compiled_where_it_is_asked_for(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    network = Network(handle)
-    handle.timing = TimingPolicy(on_chip=0)
-    builds = count_calls(monkeypatch, handle.api, "cudnnBuildRNNDynamic")
-    table = network.find(algorithms=["persist_dynamic"])
-    assert table[0].ok
-    assert len(builds) == 1
-    network.assert_right(network.run(algorithm=table.best()))
 
 
 def test_what_fits_on_the_chip_of_an_h200() -> None:
@@ -388,7 +370,7 @@ def test_the_padding_is_not_looked_at(handle: dnn.Handle, layout: str) -> None:
     values = network.x_host.copy()
     values[beyond] = np.nan
     x = handle.array(network.pack(values))
-    table = network.find(x=x, algorithms=["standard"])
+    table = network.find(x=x, algorithms=["STANDARD"])
     assert table[0].ok
     network.assert_right(network.run(x=x, algorithm=table.best()))
 
@@ -531,8 +513,8 @@ def test_the_limit_excludes_with_the_reason(handle: dnn.Handle) -> None:
 def test_the_handles_limit_counts_where_the_search_has_none(device: Any) -> None:
     with dnn.Handle(device, workspace_limit=1) as handle:
         network = Network(handle)
-        assert not network.find(algorithms=["standard"])[0].ok
-        table = network.find(algorithms=["standard"], workspace_limit="1 GiB")
+        assert not network.find(algorithms=["STANDARD"])[0].ok
+        table = network.find(algorithms=["STANDARD"], workspace_limit="1 GiB")
         assert table[0].ok
         with pytest.raises(dnn.WorkspaceLimitError, match="STANDARD needs a workspace"):
             network.run(algorithm=table.best())
@@ -597,7 +579,7 @@ def test_dropout_states_are_not_advanced(
         "cudnnRestoreDropoutDescriptor",
         "cudnnCreateDropoutDescriptor",
     )
-    table = network.find(training=True, algorithms=["standard"])
+    table = network.find(training=True, algorithms=["STANDARD"])
     assert calls == []
     np.testing.assert_array_equal(state.save(), before)
     result = network.run(training=True, dropout_state=state, algorithm=table.best())
@@ -610,9 +592,7 @@ def test_operands_of_another_stream(handle: dnn.Handle) -> None:
     handle.synchronize()
     handle.stream = handle.device.create_stream()
     other = Network(handle, seed=1)
-    table = dnn.rnn_forward.find(
-        handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithms=QUICK
-    )
+    table = network.find(x=other.x, cx=other.cx, algorithms=QUICK)
     assert table[0].ok
     out = dnn.rnn_forward(
         handle, network.spec, network.weights, other.x, network.hx, other.cx, algorithm=table.best()

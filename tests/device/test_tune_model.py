@@ -20,11 +20,11 @@ from helpers.harness import run_python
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.gpu_locks import locked_device
-from cudnnlite.autotune.model import ModelTuning, tune_model
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuner import Tuner
+from cudnnlite.workbench.tuning.cache import TuningCache
+from cudnnlite.workbench.tuning.gpu_locks import locked_device
+from cudnnlite.workbench.tuning.model import ModelTuning, tune_model
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.tuner import Tuner
 
 from .problems import Problem as Case
 from .test_plan import count_calls
@@ -150,7 +150,7 @@ def test_a_forked_process_says_what_is_wrong(path: Path) -> None:
         import multiprocessing, sys
         from concurrent.futures import ProcessPoolExecutor
         import cudnnlite as dnn
-        from cudnnlite.autotune.model import tune_model
+        from cudnnlite.workbench.tuning.model import tune_model
         dnn.Handle("cuda").close()  # a forked process may use CUDA only if its parent did not
         problem = dnn.convolution_forward.problem(
             dnn.TensorSpec((2, 4, 9, 8)), dnn.FilterSpec((2, 4, 3, 3))

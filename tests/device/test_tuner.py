@@ -22,7 +22,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import ranking_ms
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps
 from .problems import Problem as Case
@@ -52,14 +52,12 @@ ALLOWED = {
     "TENSOR_OP_ALLOW_CONVERSION": {"TENSOR_OP_ALLOW_CONVERSION", "DEFAULT", "TENSOR_OP", "FMA"},
 }
 
-QUICK = TimingPolicy(
-    rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20, random_values=4099
-)
+QUICK = TimingPolicy(rounds=2, further_rounds=0, sample_ms=0.0, most_calls=1, l2_bytes=1 << 20)
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let few samples do, on every handle: how well times are taken is tested elsewhere."""
-    monkeypatch.setattr(dnn.Handle, "timing", QUICK)
+    """Let few samples do, in every tuner: how well times are taken is tested elsewhere."""
+    monkeypatch.setattr(dnn.Tuner, "timing", QUICK)
 
 
 @pytest.fixture(autouse=True)
@@ -1006,12 +1004,12 @@ def test_everything_is_put_back(
                 fail,
             )
         elif where == "check":
-            patch.setattr("cudnnlite.search.trial.relative_errors", fail)
+            patch.setattr("cudnnlite.workbench.tuning.trial.relative_errors", fail)
         elif where == "memory":
             patch.setattr(handle.device, "fill", fail)
             patch.setattr("cudnnlite.operations.rnn.rnn_plan.RNNPlan.new_outputs", fail)
         elif where == "operands":
-            patch.setattr("cudnnlite.autotune.synthetic_operands.fill_random", fail)
+            patch.setattr("cudnnlite.workbench.tuning.synthetic_operands.fill_random", fail)
         if where == "nowhere":
             assert other.tune(problem)[0].ok
         else:
@@ -1041,8 +1039,8 @@ def test_after_each_failure_the_handle_is_as_before(
     while True:
         world, table, failure = World(monkeypatch), None, None
         with dnn.Handle(world.device) as handle:
-            handle.timing = QUICK._replace(rounds=1, on_chip=0)
             tuner = tuner_of(handle)
+            monkeypatch.setattr(dnn.Tuner, "timing", QUICK._replace(rounds=1, on_chip=0))
             stream, chooser = handle.stream, object()
             handle.chooser = chooser
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
@@ -1137,21 +1135,23 @@ def test_whether_a_graph_is_being_recorded(handle: dnn.Handle) -> None:
 
 def test_random_operands_repeat_no_axis(handle: dnn.Handle) -> None:
     """Values are drawn once and copied: no two channels, images or filters may be alike."""
-    from cudnnlite.autotune.convolution import operands_of
+    from cudnnlite.workbench.tuning.convolution import operands_of
+    from cudnnlite.workbench.tuning.synthetic_operands import fill_random
 
-    handle.timing = TimingPolicy(random_values=1009)
     operands = operands_of(handle, SMALL)
     assert {name: array.spec.shape for name, array in operands.items()} == {
         "x": X,
         "w": W,
         "out": Y,
     }
-    for array in operands.values():
+    for seed, array in enumerate(operands.values()):
+        fill_random(array, seed, num_values=1009)
         values = array.numpy()
         assert np.isfinite(values).all()
         for axis in range(4):
             for one, two in itertools.combinations(np.moveaxis(values, axis, 0), 2):
                 assert (one != two).any()
+    operands = operands_of(handle, SMALL)
     assert operands["x"].numpy().std() == pytest.approx(1, rel=0.1)
     y = dnn.convolution_forward(handle, operands["x"], operands["w"], FMA)
     assert 0.3 < y.numpy().std() < 3, "of the order of 1"

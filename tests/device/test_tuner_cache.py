@@ -11,10 +11,10 @@ import pytest
 from helpers.refusals import refuses
 
 import cudnnlite as dnn
-from cudnnlite.autotune.cache import TuningCache
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems.problem import Problem
+from cudnnlite.workbench.tuning.cache import TuningCache
 
 from .problems import Problem as Case
 from .test_memory import used

@@ -8,14 +8,14 @@ from markdown_pages import Page
 
 from cudnnlite import convolution_forward
 from cudnnlite._raw.library import load_library
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
-from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.operations.problem_list import ProblemList
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.workbench.tuning.cache import TuningCache
+from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, make_key
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.problem_list import ProblemList
 
 A_FOLDER = "/opt/cudnn"  # stands for any folder with a cuDNN, or with several
 VERSIONS = ("9.14", "9.28")  # its folders, which have the same one

@@ -83,7 +83,6 @@ HAVE_AN_EXAMPLE = (
     "rnn_backward_data",
     "rnn_backward_weights",
     "rnn_forward",
-    "rnn_forward.find",
     "rnn_forward.heuristic",
     "rnn_forward.plan",
     "rnn_forward.problem",
@@ -105,7 +104,6 @@ NO_OCCASION = {
     "TensorDescriptor": {"cudnnSetTensorNdDescriptorEx"},  # for NCHW_VECT_C
     "convolution_backward_filter": {"cudnnConvolutionBackwardFilter"},  # where no engine serves
     "convolution_transpose": {"cudnnConvolutionBackwardData"},
-    "rnn_forward.find": {"cudnnRNNBackwardData_v8"},  # in training
     "rnn_forward.plan": {"cudnnBuildRNNDynamic"},  # for PERSIST_DYNAMIC
     "convolution_backward_data.plan": {"cudnnTransformTensor"},  # for a choice in another layout
     "convolution_backward_filter.plan": {

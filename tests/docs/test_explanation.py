@@ -18,7 +18,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
 from cudnnlite.devices import plan_cache
 from cudnnlite.emulated.functions import IMPLEMENTATIONS
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 ROOT = Path(__file__).parents[2]
 EXPLANATION, CONTRIBUTING = ROOT / "docs" / "explanation", ROOT / "docs" / "contributing"
@@ -345,16 +345,22 @@ def test_the_house_has_all_rooms():
     modules = {path.name for path in folder.glob("*.py")} | {
         f"{path.name}/" for path in folder.iterdir() if any(path.glob("*.py"))
     }
-    assert rooms == modules
+    workbench = {
+        f"workbench/{path.parent.name}/" for path in folder.glob("workbench/*/__init__.py")
+    }
+    assert rooms == modules - {"workbench/"} | workbench
 
 
 ROOMS = [
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "cudnnlite").iterdir() if path.is_dir()
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*", "workbench/*")
+    for path in (ROOT / "cudnnlite").glob(pattern)
+    if path.is_dir()
 ]
 HOMES = ("tests/device", "tests/emulated", "cudnnlite", *ROOMS, "")  # of a name alone
 PATHS = re.compile(
     r"`((?:cudnnlite|tests|docs|examples|_raw|specs|descriptors|devices|operations|problems|"
-    r"plans|graph|tools|search|emulated|autotune|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
+    r"plans|graph|tools|emulated|workbench|\.ci)/[\w./-]*|\w+\.(?:py|md|toml))`"
 )
 
 

@@ -11,7 +11,7 @@ from extensions import load
 from markdown_pages import ROOT
 from matplotlib.figure import Figure
 
-from cudnnlite.bench.rows import BenchRow, BenchRun, load_run
+from cudnnlite.workbench.bench.rows import BenchRow, BenchRun, load_run
 from tools.benchmarks.keep_run import kept
 
 IMAGES = ROOT / "docs" / "images"

@@ -17,8 +17,8 @@ from extensions import load
 import cudnnlite as dnn
 from cudnnlite._raw import check
 from cudnnlite._raw.enums import C_MEMBERS
-from cudnnlite.doctor.environment import VARIABLES
 from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, parse_dtype
+from cudnnlite.workbench.doctor.environment import VARIABLES
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 ENUMS = "\n".join(

@@ -23,8 +23,8 @@ import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems import convolution
-from cudnnlite.search.timing_policy import TimingPolicy
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 QUICK = TimingPolicy(
     rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01
@@ -75,7 +75,6 @@ class Things:
         self.handle, self.other = dnn.Handle(self.device), dnn.Handle(self.elsewhere)
         self.closed = dnn.Handle(self.device)
         self.closed.close()
-        self.handle.timing = QUICK
         rng = np.random.default_rng(0)
         self.x = self.handle.array(rng.standard_normal((2, 2, 5, 4), np.float32))
         self.w = self.handle.array(rng.standard_normal((3, 2, 3, 3), np.float32))
@@ -640,9 +639,6 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "epsilon": 1e-5,
     },
     "convolution_forward": lambda t: _convolving(t, **_PLAN, bias=None, workspace=None),
-    "rnn_forward.find": lambda t: _recurrent(
-        t, weights=t.weights, hx=None, cx=None, algorithms=["standard"]
-    ),
     "problems_from_onnx": lambda t: {
         "model": t.model,
         "batch": 2,

@@ -16,7 +16,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw.noncopyable import NonCopyable
-from cudnnlite.absent.answers import Answer
+from cudnnlite.workbench.absent.answers import Answer
 
 from .subjects import INSTANCES, SUBJECTS, Things, subject
 

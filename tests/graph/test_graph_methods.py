@@ -21,7 +21,6 @@ ARGUMENTS = {
     "abs": "x",
     "as_tensor": "value",
     "bernoulli": "shape, probability, seed, offset",
-    "candidates": "properties, *, every=False, cudnn=None, timeout=120.0",
     "causal": "scores, masked=-inf",
     "convolution_backward_data": "w, dy, shape, conv=None",
     "convolution_backward_filter": "x, dy, shape, conv=None",

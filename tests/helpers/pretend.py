@@ -24,12 +24,12 @@ from typing import Any
 import cudnnlite as dnn
 import cudnnlite.devices.cuda_facts
 from cudnnlite import convolution_forward
-from cudnnlite.autotune import tuner
 from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.problem import Problem
+from cudnnlite.workbench.tuning import tuner
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
 A, M = dnn.ConvolutionFwdAlgo, dnn.MathType

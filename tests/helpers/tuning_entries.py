@@ -21,10 +21,10 @@ from cudnnlite import (
     convolution_forward,
     rnn_forward,
 )
-from cudnnlite.autotune.entries import DeviceIdentity, TuningEntry, make_key
-from cudnnlite.autotune.policy import TuningPolicy
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, make_key
+from cudnnlite.workbench.tuning.policy import TuningPolicy
 
 H200 = DeviceIdentity("NVIDIA H200", "9.0", "570.86.10", 92800)
 H100 = replace(H200, gpu="NVIDIA H100 80GB HBM3")
@@ -140,7 +140,7 @@ _CHILD = """
 import json, os, sys, traceback, warnings
 sys.path.insert(0, sys.argv[1])
 from helpers.tuning_entries import *
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.workbench.tuning.cache import TuningCache
 from cudnnlite.errors import TuningCacheError, TuningCacheWarning
 path, folder = sys.argv[2:4]
 told = []

@@ -3,8 +3,8 @@
 import json
 from contextlib import contextmanager
 
-from cudnnlite.autotune.cache import TuningCache
-from cudnnlite.autotune.entries import FORMAT
+from cudnnlite.workbench.tuning.cache import TuningCache
+from cudnnlite.workbench.tuning.entries import FORMAT
 
 from .tuning_entries import entry
 

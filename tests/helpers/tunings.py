@@ -4,9 +4,9 @@ import random
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.autotune.policy import TuningPolicy
-from cudnnlite.autotune.tuned_problem import TunedProblem
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.workbench.tuning.policy import TuningPolicy
+from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
 
 A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
 KIB, MIB = 1 << 10, 1 << 20

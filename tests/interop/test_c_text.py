@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnlite as dnn
-from cudnnlite.tracing.c_text import comment, string_literal
+from cudnnlite.workbench.tracing.c_text import comment, string_literal
 
 from .c_toolchain import WARNINGS, CToolchain
 

@@ -19,7 +19,7 @@ from device.test_two_devices import second_devices
 
 import cudnnlite as dnn
 from cudnnlite.devices.device_choice import make_device
-from cudnnlite.tracing.memory import checksum
+from cudnnlite.workbench.tracing.memory import checksum
 
 from . import trace_samples
 from .c_toolchain import CToolchain

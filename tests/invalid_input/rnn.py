@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -75,9 +74,6 @@ class Bench(case.Bench):
         }
         return self.network.run(**arguments | options)
 
-    def find(self, **options: Any) -> Any:
-        return self.network.find(**options)
-
     def plan(self, **options: Any) -> Any:
         return self.network.plan(**options)
 
@@ -132,10 +128,6 @@ LENGTH_CASES: dict[str, Case] = {
     "sum_below_the_rows": Case(lambda b: b.packed(LENGTHS, 15), r"lengths=.*add up to 14.*15 rows"),
     "missing_in_packed_data": Case(lambda b: b.packed(None), r"lengths"),
     "of_a_plan": Case(lambda b: b.plan(lengths=[5, 5]), r"lengths has 2 entries"),
-    "of_a_search": Case(lambda b: b.find(lengths=[5, 5]), r"lengths has 2 entries"),
-    "of_a_search_missing": Case(
-        lambda b: b.find(x=b.empty(14, I), lengths=None, layout="packed"), r"lengths"
-    ),
 }
 
 X_CASES: dict[str, Case] = {
@@ -158,11 +150,9 @@ X_CASES: dict[str, Case] = {
     "no_sequences": Case(
         lambda b: b.plan(x=b.empty(0, T, I), layout="batch_major"), r"\bx\b.*none of them 0"
     ),
-    "no_steps_of_a_search": Case(lambda b: b.find(x=b.empty(0, N, I)), r"\bx\b.*none of them 0"),
     "numpy": Case(lambda b: b.call(x=b.network.x_host), r"\bx\b.*handle\.array", ARRAY),
     "spec": Case(lambda b: b.call(x=b.network.x.spec), r"\bx\b", ARRAY),
     "numpy_of_a_plan": Case(lambda b: b.plan(x=b.network.x_host), r"\bx\b.*handle\.array", ARRAY),
-    "numpy_of_a_search": Case(lambda b: b.find(x=b.network.x_host), r"\bx\b", ARRAY),
 }
 
 STATE_CASES: dict[str, Case] = {
@@ -176,8 +166,6 @@ STATE_CASES: dict[str, Case] = {
     "hx_numpy": Case(lambda b: b.call(hx=b.network.hx_host), r"\bhx\b.*handle\.array", ARRAY),
     "cx_size": Case(lambda b: b.call(cx=b.empty(1, N, H + 1)), r"\bcx\b"),
     "cx_numpy": Case(lambda b: b.call(cx=b.network.cx_host), r"\bcx\b.*handle\.array", ARRAY),
-    "find_hx": Case(lambda b: b.find(hx=b.empty(2, N, H)), r"\bhx\b"),
-    "find_cx": Case(lambda b: b.find(cx=b.network.cx_host), r"\bcx\b", ARRAY),
     "dhy_size": Case(lambda b: b.back(dhy=b.empty(1, N, H + 1)), r"\bdhy\b"),
     "dhy_numpy": Case(lambda b: b.back(dhy=b.network.hx_host), r"\bdhy\b", ARRAY),
     "dcy_dtype": Case(lambda b: b.back(dcy=b.empty(1, N, H, dtype="float64")), r"\bdcy\b"),
@@ -190,14 +178,9 @@ STATE_CASES: dict[str, Case] = {
 SPEC_CASES: dict[str, Case] = {
     "spec_none": Case(lambda b: b.call(spec=None), r"spec=None"),
     "spec_of_a_plan": Case(lambda b: b.plan(spec=None), r"spec=None"),
-    "spec_of_a_search": Case(lambda b: b.find(spec=5), r"spec=5"),
     "spec_of_weights": Case(lambda b: dnn.RNNWeights(b.handle, {"cell": "lstm"}), r"spec="),
     "no_handle": Case(
         lambda b: dnn.rnn_forward(b.spec, b.handle, b.network.weights, b.network.x),
-        r"handle=.*comes first",
-    ),
-    "no_handle_of_a_search": Case(
-        lambda b: dnn.rnn_forward.find(None, b.spec, b.network.weights, b.network.x),
         r"handle=.*comes first",
     ),
     "no_handle_of_weights": Case(
@@ -206,11 +189,9 @@ SPEC_CASES: dict[str, Case] = {
     "no_handle_of_dropout": Case(lambda b: dnn.DropoutState(5), r"handle=5.*comes first"),
     "training_1": Case(lambda b: b.call(training=1), r"training=1; allowed: True, False"),
     "training_of_a_plan": Case(lambda b: b.plan(training=None), r"training=None"),
-    "training_of_a_search": Case(lambda b: b.find(training=0), r"training=0"),
     "layout_unknown": Case(
         lambda b: b.call(layout="NTC"), r"layout='NTC'.*'sequence_major', 'batch_major', 'packed'"
     ),
-    "layout_of_a_search": Case(lambda b: b.find(layout="NTC"), r"layout='NTC'"),
     "padding_fill_text": Case(lambda b: b.call(padding_fill="x"), r"padding_fill='x'"),
 }
 
@@ -220,11 +201,6 @@ WEIGHT_CASES: dict[str, Case] = {
     "dtype": Case(lambda b: b.other("lstm", I, H, dtype="float64"), r"weights.*float64"),
     "none": Case(lambda b: b.call(weights=None), r"weights.*NoneType"),
     "dict": Case(lambda b: b.call(weights=b.network.values), r"weights.*dict.*from_torch"),
-    "of_a_search": Case(lambda b: b.find(weights=None), r"weights.*NoneType"),
-    "of_a_search_for_others": Case(
-        lambda b: b.find(weights=dnn.RNNWeights(b.handle, dnn.RNNSpec("lstm", I, 9))),
-        r"weights.*hidden_size=9",
-    ),
     "gradients_of_others": Case(
         lambda b: b.weigh(out=dnn.RNNWeights(b.handle, dnn.RNNSpec("lstm", I, 9))),
         r"out.*hidden_size=9",
@@ -275,9 +251,6 @@ ALGORITHM_CASES: dict[str, Case] = {
         r"algorithm=PERSIST_STATIC .*cannot be used: NOT_SUPPORTED",
     ),
     "of_a_plan": Case(lambda b: b.plan(algorithm="NOPE"), r"algorithm='NOPE'"),
-    "of_a_search": Case(lambda b: b.find(algorithms=["NOPE"]), r"algorithms='NOPE'"),
-    "of_a_search_one_name": Case(lambda b: b.find(algorithms="STANDARD"), r"algorithms="),
-    "of_a_search_none": Case(lambda b: b.find(algorithms=[]), r"algorithms"),
 }
 
 FORBIDDEN: dict[str, Case] = {
@@ -416,7 +389,6 @@ SCRATCH_CASES: dict[str, Case] = {
     ),
     "limit_text": Case(lambda b: b.call(workspace_limit="much"), r"workspace_limit='much'"),
     "limit_negative": Case(lambda b: b.call(workspace_limit=-1), r"workspace_limit=-1"),
-    "limit_of_a_search": Case(lambda b: b.find(workspace_limit="much"), r"workspace_limit='much'"),
     "own_too_small": Case(
         lambda b: b.call(algorithm="standard", workspace=b.empty(1, dtype="uint8")),
         r"workspace has 1 B.*needs \d+ bytes",
@@ -792,9 +764,6 @@ WAY_OUT_CASES: dict[str, Case] = {
     ),
     "an array as a switch": Case(
         lambda _: dnn.RNNDescriptor(LSTM, padded_io=np.zeros(2)), r"^padded_io=array\("
-    ),
-    "endless algorithms": Case(
-        lambda b: b.find(algorithms=itertools.repeat(1)), r"^algorithms=repeat\(1\).*too long"
     ),
     "no sequences": Case(lambda _: dnn.pack_sequences([]), "at least one"),
     "an empty sequence": Case(lambda _: dnn.pack_sequences([np.ones((0, 3))]), "each 1 or more"),

@@ -31,7 +31,7 @@ def test_a_field_of_a_spec_as_an_argument_is_told_where_it_belongs(own_handle):
         (dnn.activation_backward, "alhpa"): r"'alhpa'; did you mean alpha\?",
         (dnn.convolution_transpose, "algoritm"): r"'algoritm'; did you mean algorithm\?",
         (dnn.rnn_forward, "lenghts"): r"'lenghts'; did you mean lengths\?",
-        (dnn.rnn_forward.find, "batch_first"): r"'batch_first'; layout='batch_major' says that$",
+        (dnn.rnn_forward.plan, "batch_first"): r"'batch_first'; layout='batch_major' says that$",
         (dnn.convolution_forward.plan, "algoritm"): r"'algoritm'; did you mean algorithm\?",
         (
             dnn.pooling_forward.plan,
@@ -141,10 +141,17 @@ def test_a_function_of_other_operations_is_refused_with_a_reason():
         _ = dnn.pooling_forward.plans
 
 
+def test_the_search_for_a_network_is_the_tuners():
+    with pytest.raises(
+        AttributeError, match=r"rnn_forward has no find: .*dnn\.Tuner\(handle\)\.tune"
+    ):
+        _ = dnn.rnn_forward.find
+
+
 def test_a_name_that_is_gone_says_what_replaced_it():
     for name, hint in (
         ("plan_convolution_forward", "it is convolution_forward.plan now"),
-        ("find_rnn_forward", "it is rnn_forward.find now"),
+        ("find_convolution_forward", "it is convolution_forward.find now"),
         ("get_convolution_backward_data", "it is convolution_backward_data.heuristic now"),
         ("pooling_foward", r"did you mean pooling_forward\?"),
     ):

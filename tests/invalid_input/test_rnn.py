@@ -95,7 +95,6 @@ def test_another_thread(bench: Bench) -> None:
     calls: list[Callable[[], Any]] = [
         bench.call,
         bench.train,
-        bench.find,
         bench.back,
         bench.weigh,
         bench.plan,

@@ -13,7 +13,7 @@ from helpers.refusals import refuses
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.autotune.cache import TuningCache
+from cudnnlite.workbench.tuning.cache import TuningCache
 
 from .tuner import Bench
 

@@ -23,9 +23,9 @@ class Bench(case.Bench):
 
     def __init__(self, handle: dnn.Handle) -> None:
         super().__init__(handle)
-        handle.timing = QUICK
         self.stream = handle.stream
         self.tuner = dnn.Tuner(handle, ":memory:")
+        self.tuner.timing = QUICK
         self.case = Problem(handle, X, W, padding=1, math_type="fma")
         self.problem = problem_of(self.case)
         self.adding = problem_of(self.case, beta=1.0)

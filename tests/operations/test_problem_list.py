@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.operations.problem_list import (
+from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.transform import TRANSFORM
+from cudnnlite.workbench.tuning.problem_list import (
     FORMAT,
     VERSION,
     ListedProblem,
     ProblemList,
     SkippedNode,
 )
-from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.transform import TRANSFORM
 
 
 def convolution(channels: int = 3, **options: Any) -> Problem:

@@ -13,10 +13,10 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward
-from cudnnlite.operations.recording import record_problems
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.call_watch import paused, record
 from cudnnlite.problems.problem import Problem
+from cudnnlite.workbench.tuning.recording import record_problems
 
 
 def problem(channels: int = 1) -> Problem:

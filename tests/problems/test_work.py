@@ -3,7 +3,6 @@
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.bench.lists import LISTS, attention_problem, matmul_problem, problems_of_list
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
@@ -11,6 +10,12 @@ from cudnnlite.operations.attention.attention_graphs import backward_graph
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.problems.work import work_of
+from cudnnlite.workbench.bench.lists import (
+    LISTS,
+    attention_problem,
+    matmul_problem,
+    problems_of_list,
+)
 
 
 def strided_grouped():

@@ -40,8 +40,10 @@ def test_the_issue_template_asks_for_the_doctor():
 
 
 def test_the_house_names_each_module_of_tracing():
-    (row,) = re.findall(r"^\| `tracing/` .*", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
-    modules = {path.name for path in (ROOT / "cudnnlite/tracing").glob("[!_]*.py")}
+    (row,) = re.findall(
+        r"^\| `workbench/tracing/` .*", (ROOT / "CONTRIBUTING.md").read_text(), re.M
+    )
+    modules = {path.name for path in (ROOT / "cudnnlite/workbench/tracing").glob("[!_]*.py")}
     assert modules == set(re.findall(r"\w+\.py", row))
 
 

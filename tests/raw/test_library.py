@@ -434,7 +434,7 @@ before = set(sys.modules)  # an editable installation's hook may have imported s
 import cudnnlite
 lines = [line for line in open("/proc/self/maps") if "libcudnn" in line or "libcuda" in line or "libcudart" in line]
 heavy = ("cuda", "ml_dtypes", "typer", "rich", "click", "matplotlib", "PIL", "torch", "importlib.metadata",
-         "cudnnlite.autotune", "cudnnlite.emulated", "cudnnlite.devices.cuda", "cudnnlite.cli", "cudnnlite.cli.demo")
+         "cudnnlite.workbench.tuning", "cudnnlite.emulated", "cudnnlite.devices.cuda", "cudnnlite.cli", "cudnnlite.cli.demo")
 new = set(sys.modules) - before
 print(lines, sorted(name for name in new if any(name == h or name.startswith(h + ".") for h in heavy)))
 """

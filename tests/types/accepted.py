@@ -88,7 +88,6 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     dx, dhx, dcx = dnn.rnn_backward_data(handle, out.reserve, dhy=hy)
     gradients = dnn.rnn_backward_weights(handle, out.reserve)
     reveal_type(gradients["layer0.forward.input.i"])  # DeviceArray
-    reveal_type(dnn.rnn_forward.find(handle, lstm, weights, x))  # AlgorithmTable
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
     with dnn.rnn_forward.plan(

@@ -160,7 +160,11 @@ WITHOUT_DESCRIPTORS = {
     "handle": ("", "dnn.Handle('emulated')", "NoDeviceError emulated:0 cannot be used"),
     "descriptor": ("", "dnn.TensorDescriptor((1, 2))", "LibraryError libcudnn cannot be loaded"),
     "tuner": ("", "dnn.Tuner", "CudnnliteError cudnnlite.Tuner cannot be imported"),
-    "trace": ("dnn.trace", "type(dnn.trace().__enter__())", "type <class 'cudnnlite.tracing"),
+    "trace": (
+        "dnn.trace",
+        "type(dnn.trace().__enter__())",
+        "type <class 'cudnnlite.workbench.tracing",
+    ),
     "cache": ("dnn.TuningCache", "dnn.TuningCache()", "TuningCacheError the user's cache folder"),
     "onnx": ("dnn.problems_from_onnx", "dnn.problems_from_onnx('x')", "ArgumentError model cannot"),
     "call": (HANDLE, "dnn.activation_forward(handle, x, 'relu').shape", "tuple (1, 2, 3, 4)"),
@@ -177,7 +181,7 @@ WITHOUT_DESCRIPTORS = {
     "traced": (
         f"{HANDLE}\nwith dnn.trace() as trace:\n    dnn.scale_tensor(handle, x, 2)",
         "trace.save('x')",
-        "CudnnliteError cudnnlite/tracing/prelude.c cannot be read",
+        "CudnnliteError cudnnlite/workbench/tracing/prelude.c cannot be read",
     ),
 }
 

@@ -48,7 +48,9 @@ def test_a_search_leaves_no_stream(own_handle):
     before = len(own_handle.device._streams)
     for _ in range(2):
         dnn.convolution_forward.find(own_handle, x, w)
-        dnn.rnn_forward.find(own_handle, lstm, weights, sequence)
+        dnn.Tuner(own_handle, cache=":memory:").tune(
+            dnn.rnn_forward.problem(lstm, weights, sequence)
+        )
         dnn.Tuner(own_handle, cache=None).tune(
             dnn.convolution_forward.problem(x.spec, dnn.FilterSpec(w.shape))
         )

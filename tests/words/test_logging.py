@@ -7,8 +7,8 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite._raw import library
-from cudnnlite.autotune import tuner as tuner_module
 from cudnnlite.sizes import format_size
+from cudnnlite.workbench.tuning import tuner as tuner_module
 
 
 def operands(handle):

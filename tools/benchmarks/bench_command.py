@@ -15,13 +15,13 @@ import sys
 from pathlib import Path
 
 import cudnnlite as dnn
-from cudnnlite.bench.lists import problems_of_list
-from cudnnlite.bench.measuring import BenchOptions, bench_problem
-from cudnnlite.bench.rows import load_run
 from cudnnlite.cli.bench import problems_of_words, words_for
 from cudnnlite.devices.peaks import CARDS, peaks_from
-from cudnnlite.operations.problem_list import ListedProblem
 from cudnnlite.texts import aligned
+from cudnnlite.workbench.bench.lists import problems_of_list
+from cudnnlite.workbench.bench.measuring import BenchOptions, bench_problem
+from cudnnlite.workbench.bench.rows import load_run
+from cudnnlite.workbench.tuning.problem_list import ListedProblem
 
 FIVE = (
     "--input 32x64x56x56 --filter 64x64x3x3 --padding 1 --dtype float16 --layout NHWC",

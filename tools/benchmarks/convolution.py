@@ -256,7 +256,7 @@ def run(handle, shape, config, eager, operation="forward", quick=False):
     policy = dnn.TuningPolicy("latency" if eager else "device")
     table = dnn.Tuner(handle, ":memory:", policy).tune(problem)
     lap("tuning")
-    from cudnnlite.autotune.convolution import operands_of
+    from cudnnlite.workbench.tuning.convolution import operands_of
 
     operands = operands_of(handle, problem)
     inputs, y = [operands[name] for name in problem.operation.reads], operands["out"]

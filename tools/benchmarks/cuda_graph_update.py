@@ -39,13 +39,13 @@ import numpy as np
 import cudnnlite as dnn
 from cudnnlite._raw.enums import BackendBehaviorNote
 from cudnnlite._raw.types import cudaGraph_t
-from cudnnlite.bench.lists import problems_of_list
 from cudnnlite.graph.engines import Engine, configurations, configure
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.plans.capture import recorded
+from cudnnlite.workbench.bench.lists import problems_of_list
 from tools.benchmarks.rnn import NETWORKS
 
 SETS = 64  # of operands: more than any plan keeps graphs or variant packs for

@@ -22,7 +22,7 @@ import numpy as np
 from convolution import DATA, Peer, Shape, problem_of, rounds_of, shapes
 
 import cudnnlite as dnn
-from cudnnlite.autotune.convolution import operands_of
+from cudnnlite.workbench.tuning.convolution import operands_of
 
 # Targets: the geometric means of our time over the frontend's.
 TARGETS = {"device": 0.95, "eager": 0.95, "host": 1.0}

@@ -14,7 +14,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from cudnnlite.bench.rows import FORMAT, VERSION, BenchRow, BenchRun, load_run
+from cudnnlite.workbench.bench.rows import FORMAT, VERSION, BenchRow, BenchRun, load_run
 
 _FACTS = ("device", "cuDNN", "cudnnlite", "driver", "time", "has real timing", "peaks", "roofs")
 _FIELDS_LEFT_OUT = ("line", "kernels")

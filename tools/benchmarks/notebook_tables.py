@@ -30,8 +30,8 @@ import numpy as np
 import rnn
 
 import cudnnlite as dnn
-from cudnnlite.autotune.convolution import operands_of
 from cudnnlite.operations.rnn.choice import heuristic
+from cudnnlite.workbench.tuning.convolution import operands_of
 
 H200 = Path(__file__).parents[2] / "examples" / "h200.json"
 # name, n, c, h, w, k, r, s, padding, stride

@@ -165,7 +165,9 @@ def run(handle, problem, dtype, algorithms, quick=False):
     weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
     x = handle.view(peer.x)
     start = time.perf_counter()
-    table = dnn.rnn_forward.find(handle, spec, weights, x, algorithms=algorithms)
+    with dnn.Tuner(handle, cache=":memory:") as tuner:
+        problem = dnn.rnn_forward.problem(spec, weights, x)
+        table = tuner.tune(problem, {"weights": weights, "x": x})
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
     rows = [row for row in table if row.ok and not row.replay]

@@ -29,7 +29,7 @@ CASES = ("one", "one, a handle for each task", "all", "one, warm", "all, warm")
 def problems(config, set_name):
     import convolution
 
-    from cudnnlite.operations.problem_list import ProblemList
+    from cudnnlite.workbench.tuning.problem_list import ProblemList
 
     problem_list = ProblemList()
     for shape in convolution.shapes("training"):
@@ -48,8 +48,8 @@ def small():
 
 def warm_up(folder, count):
     """Tune a small problem in a worker, and wait until all workers have done so."""
-    from cudnnlite.autotune.policy import TuningPolicy
-    from cudnnlite.autotune.tuning_run import tune_task
+    from cudnnlite.workbench.tuning.policy import TuningPolicy
+    from cudnnlite.workbench.tuning.tuning_run import tune_task
 
     answer = tune_task(small(), TuningPolicy(), "cuda")
     Path(folder, f"ready-{os.getpid()}").touch()
@@ -61,9 +61,9 @@ def warm_up(folder, count):
 def child(case, config, set_name):
     """Tune, and print the times."""
     import cudnnlite as dnn
-    from cudnnlite.autotune.cache import TuningCache
-    from cudnnlite.autotune.model import tune_model
     from cudnnlite.devices.device_choice import visible_gpus
+    from cudnnlite.workbench.tuning.cache import TuningCache
+    from cudnnlite.workbench.tuning.model import tune_model
 
     import_s, count = time.perf_counter() - BEGIN, len(visible_gpus())
     problem_list = problems(config, set_name)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import cudnnlite as dnn
 from cudnnlite.devices.arrays import part_of
 from cudnnlite.dtypes import itemsize
-from cudnnlite.search.timing_policy import TimingPolicy
+from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 from tools.record.support import LAST
 
 FOLDER = Path(__file__).parents[2] / "tests" / "device" / "data" / "choices"
@@ -460,11 +460,11 @@ def listing(handle: dnn.Handle, case: Case) -> list[list[Any]]:
         problem = case.operands["graph"]()
     else:
         problem = getattr(dnn, case.function).problem(**case.operands, **case.options)
-    before, handle.timing = handle.timing, QUICK
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        table = dnn.Tuner(handle, cache=":memory:").tune(problem)
-    handle.timing = before
+        tuner = dnn.Tuner(handle, cache=":memory:")
+        tuner.timing = QUICK
+        table = tuner.tune(problem)
     rows = [
         [*row_of(row), row.workspace, row.heuristic, row.status.name, row.why_not] for row in table
     ]

@@ -31,6 +31,7 @@ from cudnnlite.operations.convolution.native_convolution import (
     followed_by_activation,
     followed_by_bias,
 )
+from cudnnlite.plans.capture import refuse_search
 from cudnnlite.plans.native_problem import add_context
 from cudnnlite.plans.operands import wait_for_streams
 from cudnnlite.problems.fused_convolution import BIAS, activates_apart, adds_bias_apart
@@ -39,7 +40,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import HEURISTIC, AlgorithmResult, named
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.problems.work import work_of
-from cudnnlite.search.contest import refuse_search
 from cudnnlite.specs.filter import as_tensor
 
 

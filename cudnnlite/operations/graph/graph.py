@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from cudnnlite.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, ask_about
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import MathType, parse_math_type
 from cudnnlite.graph import attention_formulas, convolution_formulas, formulas, layer_formulas
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.device_properties import DeviceProperties
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.graph.selection import Requirements
@@ -167,43 +164,6 @@ class Graph(GraphData):
         limit = handle.workspace.limit_for(workspace_limit)
         way = find_way(handle, self, engine, requirements, limit, replay=parse_replay(replay))
         return graph_plan(handle, self, way, limit)
-
-    def candidates(
-        self,
-        properties: DeviceProperties | str | os.PathLike[str] | Handle,
-        *,
-        every: bool = False,
-        cudnn: str | os.PathLike[str] | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> Candidates:
-        """Return the engines that cuDNN has for this graph on a GPU, without the GPU.
-
-        Parameters
-        ----------
-        properties : DeviceProperties, str, path or Handle
-            The GPU: its properties, the name of a common card, the path of a file that
-            `DeviceProperties.save` wrote, or a handle of it.
-        every, cudnn, timeout
-            As in `candidates`.
-
-        Returns
-        -------
-        Candidates
-            The engines, the preferred first, and whether one is served, or why not.
-
-        Raises
-        ------
-        ArgumentError, LibraryError
-            As in `candidates`.
-
-        Notes
-        -----
-        cuDNN is asked in a process of its own.  C functions there: those of a `BackendDescriptor`.
-        The graph does not change any more.
-        """
-        subject = Subject(self, MathType.DEFAULT, repr(self))
-        (answer,) = ask_about([subject], properties, every=every, cudnn=cudnn, timeout=timeout)
-        return answer
 
 
 def any_problem_from_plain(plain: Any) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, ParamSpec, Protocol, cast, overload
+from typing import Any, Literal, Protocol, cast, overload
 
 from cudnnlite.devices.foreign import AnyArray
 from cudnnlite.devices.handle import Handle
@@ -17,8 +17,6 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs import RNNDataSpec, RNNSpec, TensorSpec
-
-P = ParamSpec("P")
 
 _PLAN_DOC = """\
 Make descriptors and choose an algorithm once, for many calls with the same batch size and layout.
@@ -279,8 +277,8 @@ class HeuristicMethod(Protocol):
         """Return the choice of a call without a measurement."""
 
 
-class RNNForwardFunction(PublicFunction, Protocol[P]):
-    """The type of `rnn_forward`; `P` are the parameters of its search.
+class RNNForwardFunction(PublicFunction, Protocol):
+    """The type of `rnn_forward`.
 
     Attributes
     ----------
@@ -288,14 +286,11 @@ class RNNForwardFunction(PublicFunction, Protocol[P]):
         As those of `OperationFunction`.
     heuristic : callable
         (handle, arguments) -> what a call runs without a measurement.
-    find : callable
-        (handle, arguments) -> the measurements of all algorithms; it has a signature of its own.
     """
 
     plan: RNNPlanMethod
     problem: ProblemMethod
     heuristic: HeuristicMethod
-    find: Callable[P, AlgorithmTable]
 
     @overload
     def __call__(
@@ -365,18 +360,7 @@ class RNNForwardFunction(PublicFunction, Protocol[P]):
     ) -> Any: ...
 
 
-def rnn_operation(
-    find: Callable[P, AlgorithmTable],
-) -> Callable[[Callable[..., BoundCall[Any]]], RNNForwardFunction[P]]:
-    """Return a decorator that makes `rnn_forward` of the function that binds its arguments.
-
-    `find` is the search, which binds its own arguments.
-    """
-
-    def make_operation(bind: Callable[..., BoundCall[Any]]) -> RNNForwardFunction[P]:
-        choices = frozenset({"algorithm", "replay", "out", "reserve"})
-        function = cast("RNNForwardFunction[P]", OperationFunction(bind, _METHODS, choices))
-        function.find = find
-        return function
-
-    return make_operation
+def rnn_operation(bind: Callable[..., BoundCall[Any]]) -> RNNForwardFunction:
+    """Make `rnn_forward` of the function that binds its arguments."""
+    choices = frozenset({"algorithm", "replay", "out", "reserve"})
+    return cast("RNNForwardFunction", OperationFunction(bind, _METHODS, choices))

@@ -20,7 +20,6 @@ from cudnnlite.operations.rnn.outputs import (
     RNNTrainingOutput,
 )
 from cudnnlite.operations.rnn.request import RNNForwardRequest, plan_of
-from cudnnlite.operations.rnn.search import find
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.function import BoundCall
 from cudnnlite.plans.stateful_function import BackwardRequest, backward_operation
@@ -28,7 +27,7 @@ from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import RNNSpec
 
 
-@rnn_operation(find)
+@rnn_operation
 def rnn_forward(
     handle: Handle,
     spec: RNNSpec,
@@ -127,7 +126,7 @@ def rnn_forward(
     `MathType.FMA`.
 
     Without `algorithm`, a rule chooses the algorithm that was fastest on an H200;
-    `rnn_forward.find` measures them on your device.  "Half precision" here is float16 or bfloat16
+    a `Tuner` measures them on your device.  "Half precision" here is float16 or bfloat16
     with a math type other than FMA.  The first of these lines that applies decides:
 
     - Sequences of unequal lengths, or of one step: STANDARD.

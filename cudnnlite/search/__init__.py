@@ -1,1 +1,0 @@
-"""How candidates are measured and compared."""

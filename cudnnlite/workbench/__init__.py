@@ -1,0 +1,1 @@
+"""What one does around the core: tune, measure, report, trace, diagnose."""
