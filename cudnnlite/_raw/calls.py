@@ -34,8 +34,8 @@ Call = Callable[..., Any]
 CallObserver = Callable[..., Any]
 
 _UNTYPED = ctypes.CFUNCTYPE(ctypes.py_object)
-# These need a device too, though they take no handle.
-_WAIT_FOR_GPU = ("cudnnBackendFinalize", "cudnnBackendInitialize")
+# It needs a device too, though it takes no handle.
+_WAITS_FOR_GPU = "cudnnBackendFinalize"
 _REAL_TYPES = (ctypes.c_float, ctypes.c_double)
 _FIRST_ADDRESS = 4096  # Nothing is ever mapped below.
 # The names of pointers that the host follows.  A device refuses the others itself.
@@ -169,7 +169,7 @@ class CFunction:
         self, call: Call, record: Function, check: Callable[[int], None] | None = None
     ) -> None:
         # A function that may wait for a GPU must not hold the lock that a fork waits for.
-        may_wait_for_gpu = record.needs_device or record.name in _WAIT_FOR_GPU
+        may_wait_for_gpu = record.needs_device or record.name == _WAITS_FOR_GPU
         self.unobserved = call if may_wait_for_gpu else partial(self._call_first, call)
         self.call = _observable(self.unobserved, record)
         self.record = record

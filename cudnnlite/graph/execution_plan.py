@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import ExitStack
+from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from cudnnlite._raw.calls import PreparedCall
-from cudnnlite._raw.enums import BackendAttributeType
+from cudnnlite._raw.enums import BackendAttributeType, BackendDescriptorType
+from cudnnlite._raw.types import cudnnBackendDescriptor_t
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attributes import attribute
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
@@ -25,15 +27,15 @@ from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 MOST_PACKS = 16
 
 
-class _Pack(NamedTuple):
+@dataclass(slots=True)
+class _Pack:
     """A variant pack with the calls that use it."""
 
-    # Its own address.
-    address: int | None
-    # The arguments of a call of the plan with it.
-    arguments: tuple[Any, ...]
-    # The calls that write other operands' addresses into it.
+    native: cudnnBackendDescriptor_t
+    # The calls that write operands' addresses into it, while it is new.
     steps: list[PreparedCall]
+    # The arguments of a call of the plan with it.
+    arguments: tuple[Any, ...] = ()
 
 
 class ExecutionPlan(PreparedCall):
@@ -62,9 +64,9 @@ class ExecutionPlan(PreparedCall):
 
     Notes
     -----
-    C function: `cudnnBackendExecute`.  Addresses that have no variant pack need one:
-    `cudnnBackendCreateDescriptor` for a new one or `cudnnBackendInitialize` for an old one, then
-    `cudnnBackendSetAttribute` and `cudnnBackendFinalize`.
+    C function: `cudnnBackendExecute`.  Addresses that have no variant pack need a new one:
+    `cudnnBackendCreateDescriptor`, `cudnnBackendSetAttribute` and `cudnnBackendFinalize`, and
+    `cudnnBackendDestroyDescriptor` for the oldest.
     """
 
     def __init__(
@@ -78,10 +80,18 @@ class ExecutionPlan(PreparedCall):
         plan = stack.enter_context(finalized_plan(graph, configuration))
         self.workspace: int = plan.get("workspace_size")
         super().__init__(handle.api.bound("cudnnBackendExecute"), handle.ptr, plan.ptr, None)
-        self._api, self._common = handle.api, self.arguments[:2]
+        self._api, self._common = handle.api, self.marshalled(self.arguments[:2])
+        # A new pack that takes the place of an old one, and the old one.
+        self._fresh, self._old = cudnnBackendDescriptor_t(), cudnnBackendDescriptor_t()
+        self._create = self._api.prepare(
+            "cudnnBackendCreateDescriptor",
+            BackendDescriptorType.VARIANT_PACK,
+            ctypes.byref(self._fresh),
+        )
+        self._destroy = self._api.prepare("cudnnBackendDestroyDescriptor", self._old)
         self._stack = stack.enter_context(ExitStack())  # owns the packs
         # By the addresses in the graph's order, and that of the workspace.  Once there are
-        # MOST_PACKS, new addresses are written into the oldest one.
+        # MOST_PACKS, a pack of new addresses takes the place of the oldest one.
         self._packs: dict[tuple[int, ...], _Pack] = {}
         self._stack.callback(self._packs.clear)
         # A pack whose addresses could not be written.
@@ -119,19 +129,21 @@ class ExecutionPlan(PreparedCall):
         self.arguments = pack.arguments
 
     def _write_pack(self, key: tuple[int, ...]) -> _Pack:
-        """Write addresses into a new pack or an old one, and return it."""
+        """Write addresses into a new pack, and return it."""
         packs = self._packs
+        if self._spare is None and len(packs) >= MOST_PACKS:
+            self._spare = packs.pop(next(iter(packs)))
+        if self._spare is None:
+            self._spare = self._new_pack()
+        else:
+            self._renew(self._spare)
         pack = self._spare
-        if pack is None:
-            is_full = len(packs) >= MOST_PACKS
-            pack = packs.pop(next(iter(packs))) if is_full else self._new_pack()
-        self._spare = pack
         self._write(self._pointers, 0, *key)
-        # A new pack does not need the first step, which initialises it again.
         for step in pack.steps:
             if status := step.function(*step.arguments):
                 assert step.check is not None
                 step.check(status)
+        pack.arguments = (*self._common, *self.marshalled((pack.native,)))
         # Only now all its addresses are written.
         self._spare, packs[key] = None, pack
         return pack
@@ -147,7 +159,7 @@ class ExecutionPlan(PreparedCall):
             # Its address follows those of the operands.  Ids and pointers have the same width.
             workspace_pointer = ctypes.addressof(self._pointers) + ctypes.sizeof(self._ids)
             values.append(("workspace", ctypes.c_void_p(workspace_pointer)))
-        steps = [self._api.prepare("cudnnBackendInitialize", pack)]
+        steps = []
         for name, array in values:
             number, type_name, has_several = attribute("VARIANT_PACK", name)
             kind = BackendAttributeType[type_name]
@@ -157,13 +169,20 @@ class ExecutionPlan(PreparedCall):
             )
         steps.append(self._api.prepare("cudnnBackendFinalize", pack))
         for step in steps:
-            step.arguments = step.marshalled(step.arguments)
-        return _Pack(pack.value, self.marshalled((*self._common, pack)), steps)
+            # `_renew` changes the value of the pack.
+            step.arguments = (pack, *step.marshalled(step.arguments[1:]))
+        return _Pack(pack, steps)
+
+    def _renew(self, pack: _Pack) -> None:
+        """Replace the descriptor of a pack, which is final, by a new one; destroy the old one."""
+        self._create()
+        self._old.value, pack.native.value = pack.native.value, self._fresh.value
+        self._destroy()
 
     def pack_values(self, address: int) -> dict[str, Any] | None:
         """Return the values of the variant pack at an address; None if there is none."""
         for (*pointers, workspace), pack in self._packs.items():
-            if pack.address == address:
+            if pack.native.value == address:
                 values: dict[str, Any] = {"unique_ids": [*self._ids], "data_pointers": pointers}
                 if workspace:
                     values["workspace"] = workspace

@@ -137,9 +137,8 @@ _PLAN_NOTES = """\
 Notes
 -----
 C functions for an engine: those of a `BackendDescriptor`; for each call `cudnnBackendExecute`;
-for addresses that were not used lately also `cudnnBackendInitialize` and the other functions that
-make a variant pack.  For the descriptor call: `{algorithms.workspace}`; if no
-algorithm is given, `{algorithms.heuristic}` and
+for addresses that were not used lately also the functions that make a variant pack.  For the
+descriptor call: `{algorithms.workspace}`; if no algorithm is given, `{algorithms.heuristic}` and
 `{algorithms.count}`; for each call `{function}`, and
 `cudnnTransformTensor` if operands are converted.
 Those of the descriptor call are deprecated since cuDNN 9.0.0, still shipped and working.
