@@ -34,6 +34,7 @@ LAYERS = (
         "_raw.enums",
         "_raw.types",
         "_raw.record",
+        "_raw.replacements",
         "_raw.functions",
         "_raw.signatures",
         "_raw.attributes",

@@ -12,6 +12,7 @@ from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite._raw.record import Function
+from cudnnlite._raw.replacements import replacement
 from cudnnlite.errors import SymbolNotFoundError
 from cudnnlite.unknown import meant_c_function
 
@@ -117,10 +118,13 @@ class CudnnApi(NonCopyable, _Base):
             function = self.library.cdll[record.name]
         except AttributeError:
             since = f" (added in {record.since})" if record.since else ""
-            raise SymbolNotFoundError(
+            message = (
                 f"{record.name}{since} is not in the loaded libcudnn: {self.library.path}, version "
                 f"{self.library.version_text}"
-            ) from None
+            )
+            if record.deprecated:
+                message += f"; it is {record.deprecation}, use {replacement(record.name)}"
+            raise SymbolNotFoundError(message) from None
         function.restype = record.restype
         return function
 

@@ -35,6 +35,17 @@ class Function(NamedTuple):
         return not _DEVICE_TYPES.isdisjoint(self.argtypes)
 
     @property
+    def deprecation(self) -> str:
+        """Since when it is deprecated, as in "deprecated since cuDNN 9.0.0"; empty if it is not."""
+        if self.deprecated is None:
+            return ""
+        return (
+            "deprecated"
+            if self.deprecated == "yes"
+            else f"deprecated since cuDNN {self.deprecated}"
+        )
+
+    @property
     def prototype(self) -> Any:
         """The function pointer type; ctypes caches it, so that equal prototypes are identical."""
         return ctypes.CFUNCTYPE(self.restype, *self.argtypes)

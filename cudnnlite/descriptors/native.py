@@ -82,10 +82,9 @@ def _complete(cls: type[NativeObject[Any]], spec: str) -> None:
     if cls.__doc__ is None:  # python -OO removes docstrings
         return
     text, heading, examples = inspect.cleandoc(cls.__doc__).partition("Examples\n--------\n")
-    deprecation = ""
-    since = FUNCTIONS[cls._setter].deprecated
-    if since:
-        deprecation = f"; deprecated since cuDNN {since}, still shipped and working"
+    deprecation = FUNCTIONS[cls._setter].deprecation
+    if deprecation:
+        deprecation = f"; {deprecation}, still shipped and working"
     sections = _AFTER.format(
         spec=spec,
         functions=", ".join(f"`{name}`" for name in cls._functions()),

@@ -18,6 +18,7 @@ from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.calls import CallArgumentError, CFunction
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library, load_library
+from cudnnlite._raw.replacements import replacement
 from cudnnlite._raw.types import cudaStream_t, cudnnHandle_t
 from cudnnlite.emulated.api import EmulatedApi, RefusalError
 from cudnnlite.emulated.device import EmulatedDevice
@@ -317,13 +318,25 @@ def test_a_missing_symbol_names_function_path_and_version(older, name):
     assert since
     with pytest.raises(SymbolNotFoundError) as caught:
         getattr(api, name)
-    assert (
-        str(caught.value)
-        == f"{name} (added in {since}) is not in the loaded libcudnn: /lib/old.so, version 9.1.2"
-    )
+    message = f"{name} (added in {since}) is not in the loaded libcudnn: /lib/old.so, version 9.1.2"
+    if name == "cudnnConvolutionForward":
+        message += (
+            "; it is deprecated since cuDNN 9.0.0, use dnn.convolution_forward, or a gradient, "
+            "with interface='graph'"
+        )
+    assert str(caught.value) == message
     assert not api.has(name)
     assert not hasattr(api, name)
     assert api.has("cudnnCreate")
+
+
+def test_each_deprecated_function_has_a_replacement():
+    for name, record in FUNCTIONS.items():
+        if record.deprecated:
+            assert replacement(name)
+            assert record.deprecation.startswith("deprecated")
+        else:
+            assert record.deprecation == ""
 
 
 # ---------------------------------------------------------------- the emulated table
