@@ -197,13 +197,19 @@ def fused_data(
         )
     y = add_pointwise(graph, PointwiseMode.ADD, between, y, operands["bias"], compute=wide)
     if activation.mode != ActivationMode.IDENTITY:
-        mode, coefficient = MODES[activation.mode]
-        coefficients: dict[str, Any] = {coefficient: activation.coef} if coefficient else {}
-        if mode == PointwiseMode.RELU_FWD:
-            coefficients["nan_propagation"] = activation.nan
+        mode, coefficients = pointwise_of(activation)
         y = add_pointwise(graph, mode, between, y, compute=wide, coefficients=coefficients)
     add_output(graph, "y", y, specs["y"])
     return graph
+
+
+def pointwise_of(activation: ActivationSpec) -> tuple[PointwiseMode, dict[str, Any]]:
+    """Return the pointwise mode of an activation, and attributes of its "POINTWISE" descriptor."""
+    mode, coefficient = MODES[activation.mode]
+    coefficients: dict[str, Any] = {coefficient: activation.coef} if coefficient else {}
+    if mode == PointwiseMode.RELU_FWD:
+        coefficients["nan_propagation"] = activation.nan
+    return mode, coefficients
 
 
 def _convolve(

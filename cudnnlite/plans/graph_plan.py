@@ -1,15 +1,19 @@
-"""`graph_plan`: the plan of an operation graph; `plan_by_graph`: that of an operation by a graph."""
+"""`graph_plan`: the plan of an operation graph; `plan_by_graph`: that of an operation by a graph.
+
+`plan_or_graph`: that of an operation by its C function, or by a graph if libcudnn lacks it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import ArgumentError
+from cudnnlite.errors import ArgumentError, NotSupportedError, SymbolNotFoundError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.numbers import NumbersInMemory
@@ -17,7 +21,7 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_call import WayThroughGraph, graph_call
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.planned_call import PlannedCall
-from cudnnlite.problems.problem import Problem
+from cudnnlite.problems.problem import SCALARS, Problem
 
 NamedResults: TypeAlias = dict[str, DeviceArray]
 _HEURISTIC = WayThroughGraph()
@@ -92,6 +96,45 @@ def plan_by_graph(
         return graph_call(graph, find_way(), numbers, handle, problem, limit, stack)
 
     return OperationPlan(handle, problem, limit, plan_call, graph=graph, is_listed=is_listed)
+
+
+def plan_or_graph(
+    handle: Handle,
+    problem: Problem,
+    limit: int | None,
+    make_graph: Callable[[Problem], GraphData],
+) -> OperationPlan[DeviceArray]:
+    """Return the plan of an operation; it runs a graph if libcudnn lacks the C function.
+
+    Parameters
+    ----------
+    handle, problem, limit
+        As in `plan_by_graph`.
+    make_graph : callable
+        It returns the graph that computes the problem without `alpha` and `beta`, and not in place;
+        its tensors have the names of the C function's arguments.
+
+    Raises
+    ------
+    SymbolNotFoundError
+        The C function is missing, and no graph serves.
+    """
+    try:
+        return OperationPlan(handle, problem, limit)
+    except SymbolNotFoundError as missing:
+        if any(problem.values.get(name, plain) != plain for name, plain in SCALARS.items()):
+            raise
+        operation = replace(problem.operation, in_place=frozenset())
+        not_in_place = Problem(operation, **problem.values)
+        try:
+            plan = plan_by_graph(
+                handle, not_in_place, make_graph(problem), WayThroughGraph, limit, is_listed=True
+            )
+        except (NotSupportedError, ArgumentError) as error:
+            raise missing from error
+        assert plan.choice is not None
+        plan.choice = replace(plan.choice, remark=str(missing))
+        return plan
 
 
 def _check(graph: GraphData) -> None:

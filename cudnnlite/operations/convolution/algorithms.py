@@ -14,7 +14,13 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import DataType, Determinism, MathType, Status, parse_enum, parse_math_type
-from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import (
+    ArgumentError,
+    CudnnError,
+    NotSupportedError,
+    SymbolNotFoundError,
+    WorkspaceLimitError,
+)
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.execution_plan import ExecutionPlan
 from cudnnlite.graph.problem import EXECUTE
@@ -141,7 +147,7 @@ def choose(
         return _choose(native, algorithm, limit)
     if not is_aligned and not needs_graph:
         # ArgumentError: an operand is too large for a descriptor.
-        with suppress(NotSupportedError, ArgumentError):
+        with suppress(NotSupportedError, ArgumentError, SymbolNotFoundError):
             choice = _choose(native, None, limit)
             return replace(choice, remark="no engine serves: an operand is not aligned to 16 bytes")
     preferred = preferred_engine(native, limit, stack)
@@ -158,6 +164,8 @@ def choose(
         raise
     except ArgumentError as error:  # an operand is too large for a descriptor
         raise ArgumentError(f"{error}; no engine serves: {preferred.why}") from error
+    except SymbolNotFoundError as error:
+        raise SymbolNotFoundError(f"{error}; no engine serves: {preferred.why}") from error
     warn_of_limit(preferred.larger, choice.algorithm, problem)
     return replace(choice, remark=f"no engine serves: {preferred.why}")
 

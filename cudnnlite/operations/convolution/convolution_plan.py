@@ -11,7 +11,12 @@ from typing import Any
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
-from cudnnlite.errors import ArgumentError, NotSupportedError, WorkspaceLimitError
+from cudnnlite.errors import (
+    ArgumentError,
+    NotSupportedError,
+    SymbolNotFoundError,
+    WorkspaceLimitError,
+)
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.operations.convolution.algorithms import PreparedChoice, choose, prepare
@@ -110,15 +115,17 @@ class ConvolutionWay:
             layout = faster_layout(problem)
             if layout:
                 # The workspace limit, or this cuDNN, may not allow it; or an operand is too large
-                # for the descriptor of a conversion.
-                with suppress(NotSupportedError, WorkspaceLimitError, ArgumentError):
+                # for the descriptor of a conversion; or libcudnn has no conversions.
+                with suppress(
+                    NotSupportedError, WorkspaceLimitError, ArgumentError, SymbolNotFoundError
+                ):
                     return self._converted_call(handle, problem, None, layout, limit, stack)
         native = NativeConvolution(handle, problem, stack, self.graph)
         try:
             choice = choose(
                 native, self.algorithm, limit, self.interface, stack, is_aligned=self.is_aligned
             )
-        except NotSupportedError:
+        except (NotSupportedError, SymbolNotFoundError):
             layout = layout_of_filter(problem)
             if self.algorithm is not None or not layout:
                 raise

@@ -7,7 +7,11 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import ActivationMode
 from cudnnlite.operations.layers import graph_activation
-from cudnnlite.operations.layers.graph_activation import graph_name, request_by_graph
+from cudnnlite.operations.layers.graph_activation import (
+    activation_plan,
+    graph_name,
+    request_by_graph,
+)
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.activation import BACKWARD, FORWARD
@@ -75,7 +79,9 @@ def activation_forward(
     if name is not None:
         declaration = graph_activation.FORWARD[name]
         return request_by_graph(handle, declaration, (x,), alpha, beta, out)
-    return Request(handle, FORWARD, (x,), (activation,), alpha, beta, out)
+    return Request(
+        handle, FORWARD, (x,), (activation,), alpha, beta, out, plan_problem=activation_plan
+    )
 
 
 @operation
@@ -136,4 +142,6 @@ def activation_backward(
     if name is not None:
         declaration = graph_activation.BACKWARD[name]
         return request_by_graph(handle, declaration, (y, dy, x), alpha, beta, out)
-    return Request(handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out)
+    return Request(
+        handle, BACKWARD, (y, dy, x), (activation,), alpha, beta, out, plan_problem=activation_plan
+    )

@@ -1,9 +1,8 @@
-"""Activations that cuDNN has in graphs alone: leaky relu, GELU and softplus, in both directions."""
+"""Activations as graphs: leaky relu, GELU and softplus, and all if libcudnn lacks the C function."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -14,18 +13,20 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.convolution_formulas import pointwise_of
 from cudnnlite.graph.problem import EXECUTE, GraphProblem, OperationByGraph
 from cudnnlite.graph.selection import NO_REQUIREMENTS
+from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.activations import LEAKY_SLOPE, activation_key
 from cudnnlite.operations.graph.graph import Graph, find_way
-from cudnnlite.plans.graph_plan import plan_by_graph
+from cudnnlite.plans.graph_plan import plan_by_graph, plan_or_graph
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.operation import check_alike
 from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 
-# By name: the mode of pointwise operations, without its direction, and its attributes.
+# Of activations that are graphs alone, the mode without its direction, and its attributes.
 _MODES: Mapping[str, tuple[str, Mapping[str, float]]] = {
     "leaky_relu": ("RELU", {"relu_lower_clip_slope": LEAKY_SLOPE}),
     "gelu": ("GELU", {}),
@@ -34,22 +35,6 @@ _MODES: Mapping[str, tuple[str, Mapping[str, float]]] = {
 }
 # An H100 compiles none in float64.
 _DTYPES = (DataType.FLOAT, DataType.HALF, DataType.BFLOAT16)
-
-
-@dataclass(frozen=True, eq=False)
-class GraphActivation(OperationByGraph):
-    """An activation, or its gradient, that is a graph."""
-
-    @property
-    def mode(self) -> str:
-        """The mode of the pointwise operation."""
-        name, _, direction = self.name.rpartition("_")
-        return f"{_MODES[name][0]}_{'FWD' if direction == 'forward' else 'BWD'}"
-
-    @property
-    def attributes(self) -> Mapping[str, float]:
-        """The attributes of the pointwise operation."""
-        return _MODES[self.name.rpartition("_")[0]][1]
 
 
 def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -62,14 +47,14 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
             )
 
 
-def _forward(name: str) -> GraphActivation:
-    return GraphActivation(
+def _forward(name: str) -> OperationByGraph:
+    return OperationByGraph(
         f"{name}_forward", EXECUTE, ("x",), ("y",), lambda x: x, dtypes=_DTYPES, check=_check
     )
 
 
-def _backward(name: str) -> GraphActivation:
-    return GraphActivation(
+def _backward(name: str) -> OperationByGraph:
+    return OperationByGraph(
         f"{name}_backward",
         EXECUTE,
         ("y", "dy", "x"),
@@ -91,6 +76,13 @@ FORWARD = {name: _forward(name) for name in _MODES}
 BACKWARD = {name: _backward(name) for name in _MODES}
 
 
+def activation_plan(
+    handle: Handle, problem: Problem, limit: int | None
+) -> OperationPlan[DeviceArray]:
+    """Return the plan of an activation; it runs a graph if libcudnn lacks the C function."""
+    return plan_or_graph(handle, problem, limit, activation_graph)
+
+
 def graph_name(activation: object) -> str | None:
     """Return the name of an activation that is a graph; None for those of the C function."""
     if not isinstance(activation, str):
@@ -101,7 +93,7 @@ def graph_name(activation: object) -> str | None:
 
 def request_by_graph(
     handle: Handle | None,
-    operation: GraphActivation,
+    operation: OperationByGraph,
     operands: Sequence[Any],
     alpha: float,
     beta: float,
@@ -121,12 +113,12 @@ def request_by_graph(
         alpha,
         beta,
         out,
-        plan_problem=_activation_plan,
+        plan_problem=_plan_of_graph,
         problem_of=_graph_problem,
     )
 
 
-def _activation_plan(
+def _plan_of_graph(
     handle: Handle, problem: Problem, limit: int | None
 ) -> OperationPlan[DeviceArray]:
     graph = activation_graph(problem)
@@ -140,22 +132,46 @@ def _graph_problem(problem: Problem) -> GraphProblem:
 
 
 def activation_graph(problem: Problem) -> Graph:
-    """Return an activation as a graph.
+    """Return an activation, or its gradient, as a graph."""
+    operation = problem.operation
+    reads = ("x", "dy") if "dy" in operation.reads else ("x",)
+    graph, tensors = pointwise_graph(problem, reads)
+    mode, attributes = _pointwise_of(problem)
+    result = graph.pointwise(mode, *tensors, **attributes)
+    graph.output(operation.writes[0], result, problem.x.dtype)
+    return graph
 
+
+def pointwise_graph(problem: Problem, reads: Sequence[str]) -> tuple[Graph, list[GraphTensor]]:
+    """Return a graph with some operands of a pointwise operation, and these operands.
+
+    In the graph they have their names in the C function.
     A pointwise operation alone has engines for tensors of three axes, as which every tensor without
     gaps can be seen: its axes in the order of memory, with those in the middle as one.
+    ArgumentError for operands in several layouts, or with gaps.
     """
-    operation: Any = problem.operation
-    x = problem.x
+    _check(problem.specs, problem.options)
+    x = problem.specs[reads[0]]
     if x.size == 0:
-        raise ArgumentError(f"x={x} is empty; a graph has sizes from 1 on")
+        raise ArgumentError(f"{reads[0]}={x} is empty; a graph has sizes from 1 on")
     axes = sorted(range(x.rank), key=lambda axis: -x.strides[axis])
     sizes = [x.shape[axis] for axis in axes if x.shape[axis] > 1]
     first, last = (sizes[:-1] or [1])[0], (sizes or [1])[-1]
     shape = (first, prod(sizes) // (first * last), last)
     graph = Graph()
-    is_gradient = "dy" in operation.reads
-    tensors = [graph.input(name, shape, x.dtype) for name in (("x", "dy") if is_gradient else "x")]
-    result = graph.pointwise(operation.mode, *tensors, **operation.attributes)
-    graph.output(operation.writes[0], result, x.dtype)
-    return graph
+    names = [problem.operation.header(name)[0] for name in reads]
+    return graph, [graph.input(name, shape, x.dtype) for name in names]
+
+
+def _pointwise_of(problem: Problem) -> tuple[str, Mapping[str, Any]]:
+    """Return the mode of the pointwise operation, and its attributes."""
+    name, _, direction = problem.operation.name.rpartition("_")
+    if name in _MODES:
+        mode, attributes = _MODES[name]
+    else:
+        forward_mode, attributes = pointwise_of(problem.activation)
+        mode = forward_mode.name.removesuffix("_FWD")
+    if direction == "forward":
+        return f"{mode}_FWD", attributes
+    # No GPU was asked about the gradient of a relu with this attribute.
+    return f"{mode}_BWD", {n: v for n, v in attributes.items() if n != "nan_propagation"}

@@ -10,12 +10,17 @@ from cudnnlite.arguments import integer, integers, real_number, shown
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.enums import DataType, OpTensorOp, ReduceTensorOp
+from cudnnlite.enums import DataType, NanPropagation, OpTensorOp, ReduceTensorOp
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.layers.graph_activation import pointwise_graph
 from cudnnlite.plans.function import operation
+from cudnnlite.plans.graph_plan import plan_or_graph
 from cudnnlite.plans.operands import operand_spec, tensor_spec, view_operand
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pointwise import ADD, OP, REDUCE, REDUCE_WITH_INDICES, SCALE, SET
+from cudnnlite.problems.problem import Problem
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layers import OpTensorSpec, ReduceTensorSpec
 
@@ -203,7 +208,30 @@ def op_tensor(
     [10. 11. 12. 23. 24. 25.]
     [0. 1. 2. 3. 4. 4.]
     """
-    return Request(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out)
+    return Request(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out, plan_problem=_op_plan)
+
+
+def _op_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
+    return plan_or_graph(handle, problem, limit, _op_graph)
+
+
+def _op_graph(problem: Problem) -> Graph:
+    """Return an operation of two tensors of one shape as a graph."""
+    op = problem.op
+    if problem.a.shape != problem.b.shape or op.nan != NanPropagation.PROPAGATE:
+        raise ArgumentError(f"no graph computes {op} of {problem.a} and {problem.b} alone")
+    has_one_operand = op.op in (OpTensorOp.SQRT, OpTensorOp.NOT)
+    graph, tensors = pointwise_graph(problem, ("a",) if has_one_operand else ("a", "b"))
+    a, *others = [
+        tensor if alpha == 1 else graph.pointwise("MUL", tensor, alpha)
+        for tensor, alpha in zip(tensors, (problem.alpha1, problem.alpha2), strict=False)
+    ]
+    if op.op == OpTensorOp.NOT:
+        result = graph.pointwise("SUB", 1.0, a)
+    else:
+        result = graph.pointwise(op.op.name, a, *others)
+    graph.output("C", result, problem.c.dtype)
+    return graph
 
 
 @operation

@@ -1,4 +1,4 @@
-"""Poolings as graphs, for padding that a descriptor cannot express."""
+"""Poolings as graphs, for padding that a descriptor cannot express, and without descriptors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_call import WayThroughGraph
-from cudnnlite.plans.graph_plan import plan_by_graph
+from cudnnlite.plans.graph_plan import plan_by_graph, plan_or_graph
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.pooling import BACKWARD, FORWARD
 from cudnnlite.problems.problem import Problem
@@ -31,9 +31,12 @@ _MODES = {
 
 
 def pooling_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
-    """Return the plan of a pooling; it runs a graph if the padding differs at an axis' two ends."""
+    """Return the plan of a pooling.
+
+    It runs a graph if the padding differs at an axis' two ends, or if libcudnn lacks the function.
+    """
     if not pools_by_graph(problem):
-        return OperationPlan(handle, problem, limit)
+        return plan_or_graph(handle, problem, limit, pooling_graph)
     graph = pooling_graph(problem)
     return plan_by_graph(handle, problem, graph, WayThroughGraph, limit, is_listed=True)
 

@@ -12,9 +12,14 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.dtypes import AnyDtype, dtype_name, parse_dtype
 from cudnnlite.errors import ArgumentError
+from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.operations.layers.graph_activation import pointwise_graph
 from cudnnlite.plans.function import operation
+from cudnnlite.plans.graph_plan import plan_or_graph
 from cudnnlite.plans.operands import operand_spec
+from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
+from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.transform import EXTENDED, FILTER, TRANSFORM
 from cudnnlite.specs import FilterSpec, TensorSpec
 from cudnnlite.specs.layers import TensorTransformSpec
@@ -135,13 +140,26 @@ def transform_tensor(
             result = TensorSpec(source.shape, result_dtype, layout)
         elif out is None and dtype is not None:
             result = source.packed(source.shape, result_dtype)
-        return Request(handle, declaration, (x,), (), alpha, beta, out, result)
+        return Request(
+            handle, declaration, (x,), (), alpha, beta, out, result, plan_problem=_copy_plan
+        )
     if layout is None:
         model = source if out is None else operand_spec(handle, out, "out")
         layout = CHANNELS_LAST.get(source.rank) if model.is_channels_last else None
     transform = _transform(source.shape, layout, padding, fold, unfold)
     result = TensorSpec(transform.output_shape(source.shape), result_dtype, transform.layout)
     return Request(handle, declaration, (x,), (transform,), alpha, beta, out, result)
+
+
+def _copy_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
+    return plan_or_graph(handle, problem, limit, _copy_graph)
+
+
+def _copy_graph(problem: Problem) -> Graph:
+    """Return a copy of a tensor in its own layout, which may have another data type, as a graph."""
+    graph, (x,) = pointwise_graph(problem, ("x",))
+    graph.output("y", graph.identity(x), problem.y.dtype)
+    return graph
 
 
 @operation
