@@ -196,7 +196,8 @@ def op_tensor(
 
     Notes
     -----
-    C functions: `cudnnOpTensor`, deprecated since cuDNN 9.0.0, still shipped and working.
+    C functions: `cudnnOpTensor`, deprecated since cuDNN 9.0.0, still shipped and working; or
+    `cudnnBackendExecute`, if libcudnn lacks it.
 
     Examples
     --------

@@ -108,7 +108,7 @@ def transform_tensor(
     Notes
     -----
     C functions: `cudnnTransformTensor`, `cudnnTransformTensorEx`, deprecated since cuDNN 9.0.0,
-    still shipped and working.
+    still shipped and working; or `cudnnBackendExecute`, if libcudnn lacks the first.
 
     Examples
     --------
