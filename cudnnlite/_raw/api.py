@@ -70,7 +70,9 @@ class CudnnApi(NonCopyable, _Base):
 
     def has(self, name: str) -> bool:
         """Tell whether the loaded libcudnn exports the C function `name`."""
-        return name in FUNCTIONS and hasattr(self.library.cdll, name)
+        if name not in FUNCTIONS or self.library.missing_file(FUNCTIONS[name].header):
+            return False
+        return hasattr(self.library.cdll, name)
 
     def last_error(self) -> str:
         """Read and clear this thread's last-error string (`cudnnGetLastErrorString`).
@@ -125,6 +127,11 @@ class CudnnApi(NonCopyable, _Base):
             if record.deprecated:
                 message += f"; it is {record.deprecation}, use {replacement(record.name)}"
             raise SymbolNotFoundError(message) from None
+        if part := self.library.missing_file(record.header):
+            raise SymbolNotFoundError(
+                f"{record.name} needs {part}, which is not beside the loaded libcudnn: "
+                f"{self.library.path}, version {self.library.version_text}; install all of cuDNN"
+            )
         function.restype = record.restype
         return function
 

@@ -4,7 +4,8 @@ libcudnn.so.9 is a thin front: it opens libcudnn_ops, libcudnn_cnn and the other
 first needed, by name. If a machine has several copies of cuDNN (a wheel, the system's, another
 framework's), the loader may find a file of another copy under that name.  So this module opens the
 parts, from the folder of the front, before cuDNN looks for them.  Then it compares the files that
-are mapped into the process with that folder.
+are mapped into the process with that folder.  An installation may lack parts; a function of such a
+part is refused when it is first used.
 """
 
 from __future__ import annotations
@@ -12,27 +13,34 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cudnnlite._raw.elf import other_machine, why_unloadable
 from cudnnlite._raw.fork_lock import fork_lock
+from cudnnlite._raw.types import HEADER_VERSION
 from cudnnlite.arguments import refusals_ignored, refused_as
 from cudnnlite.errors import LibraryError, LibraryNotFoundError, MixedLibrariesError
 from cudnnlite.warn import log, warn_user
 
 LIBRARY_VARIABLE = "CUDNNLITE_LIBCUDNN"
-_SONAME = "libcudnn.so.9"
-# The parts that every descriptor or operation needs, in the order of their dependencies.  The
-# engine libraries (some of them half a gigabyte) stay with cuDNN, which opens them when a kernel is
-# wanted.
-_PARTS = ("graph", "ops", "cnn", "adv")
-_VERSION_CHECKS = (
-    "cudnnGraphVersionCheck",
-    "cudnnOpsVersionCheck",
-    "cudnnCnnVersionCheck",
-    "cudnnAdvVersionCheck",
-)
+UNKNOWN_VARIABLE = "CUDNNLITE_ALLOW_UNKNOWN_CUDNN"
+# The major version that the function table was generated for.
+_MAJOR = HEADER_VERSION // 10000
+_SONAME = f"libcudnn.so.{_MAJOR}"
+# The parts with C functions, in the order of their dependencies, and the function that checks the
+# version of each.  The engine libraries (some of them half a gigabyte) stay with cuDNN, which opens
+# them when a kernel is wanted.
+_PARTS = {
+    "graph": "cudnnGraphVersionCheck",
+    "ops": "cudnnOpsVersionCheck",
+    "cnn": "cudnnCnnVersionCheck",
+    "adv": "cudnnAdvVersionCheck",
+    "ext": "cudnnSubquadraticOpsVersionCheck",
+}
+# The parts of the headers that have another name than their part.
+_PARTS_OF_HEADERS = {"subquadratic_ops": "ext", "gnn_ops": "ext"}
 
 _loaded: Library | None = None
 
@@ -43,18 +51,21 @@ class Library:
 
     `how` says how it was found: 'CUDNNLITE_LIBCUDNN', 'already loaded', or a text of
     cuda-pathfinder ('site-packages', 'system-search', 'CUDNN_PATH', ...).  `version` is
-    `cudnnGetVersion()`: 92800 is 9.28.0.
+    `cudnnGetVersion()`: 92800 is 9.28.0.  `missing_parts` are the names of parts that it lacks,
+    such as 'adv'.
 
     Notes
     -----
     C functions, when it is loaded: `cudnnGetVersion`, `cudnnGraphVersionCheck`,
-    `cudnnOpsVersionCheck`, `cudnnCnnVersionCheck`, `cudnnAdvVersionCheck`.
+    `cudnnOpsVersionCheck`, `cudnnCnnVersionCheck`, `cudnnAdvVersionCheck`,
+    `cudnnSubquadraticOpsVersionCheck`.
     """
 
     path: str
     how: str
     version: int
     cdll: ctypes.CDLL = field(repr=False, compare=False)
+    missing_parts: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def version_text(self) -> str:
@@ -74,6 +85,13 @@ class Library:
         function.restype = ctypes.c_size_t
         return int(function())
 
+    def missing_file(self, header: str) -> str | None:
+        """Return the file of a header's functions if it is missing, None if it is there."""
+        part = _PARTS_OF_HEADERS.get(header, header)
+        if part not in self.missing_parts:
+            return None
+        return part_of(Path(self.path), part).name
+
     def parts(self) -> list[str]:
         """Return the paths of libcudnn's files that this process has mapped, with the front."""
         return mapped_cudnn_files()
@@ -86,7 +104,8 @@ def load_library() -> Library:
     cuda-pathfinder's: already loaded in this process, the nvidia-cudnn wheel, conda, the system's
     loader, `CUDNN_PATH`.  LibraryNotFoundError if none was found, or the file that the variable
     names cannot be loaded; MixedLibrariesError if its parts come from different, incompatible
-    copies; LibraryError if the system refuses, as with too many open files, or a file is damaged.
+    copies; LibraryError if the system refuses, as with too many open files, or a file is damaged,
+    or for a major version that is not known, unless `CUDNNLITE_ALLOW_UNKNOWN_CUDNN` is 1.
     """
     global _loaded  # noqa: PLW0603  (the process has one libcudnn)
     with fork_lock:
@@ -132,21 +151,32 @@ def _load() -> Library:
             f"{path} (found through {how}) cannot be loaded as libcudnn: {error}"
         ) from error
     get_version.restype = ctypes.c_size_t
-    library = Library(path, how, int(get_version()), cdll)
-    if library.version // 10000 != 9:
-        raise LibraryError(
-            f"cudnnlite needs cuDNN 9.x; {path} (found through {how}) is {library.version_text}"
-        )
+    missing = tuple(_missing_parts(Path(path).resolve()))
+    library = Library(path, how, int(get_version()), cdll, missing)
+    if library.version // 10000 != _MAJOR:
+        _check_unknown(path, how, library.version_text)
     _load_parts(library)
     log.info("libcudnn %s at %s, found through %s", library.version_text, path, how)
     return library
 
 
-def _check_files(path: str, how: str) -> None:
-    """Raise LibraryError for missing or damaged files, before the library is loaded.
+def _check_unknown(path: str, how: str, version: str) -> None:
+    """Raise LibraryError for another major version, unless the user wants to try it."""
+    if os.environ.get(UNKNOWN_VARIABLE) == "1":
+        log.warning("cuDNN %s is not known; trying it, as %s=1 asks", version, UNKNOWN_VARIABLE)
+        return
+    raise LibraryError(
+        f"cudnnlite needs cuDNN {_MAJOR}.x; {path} (found through {how}) is {version}. Install "
+        f"nvidia-cudnn-cu12 or -cu13 of version {_MAJOR}, or a cudnnlite that knows this cuDNN, or "
+        f"set {UNKNOWN_VARIABLE}=1 to try it: functions that changed may crash"
+    )
 
-    cuDNN aborts the process if a part is missing: 9.28 does so for 'graph', 9.0 also for 'cnn' and
-    'adv'.  A truncated file kills the process.
+
+def _check_files(path: str, how: str) -> None:
+    """Raise LibraryError for a damaged file, or without 'graph', before the library is loaded.
+
+    cuDNN aborts the process if 'graph' is missing; 9.0 aborts it in functions of other parts that
+    are missing, too, where 9.28 returns a status.  A truncated file kills the process.
     """
     front = Path(path).resolve()
     if machine := other_machine(front):
@@ -154,17 +184,18 @@ def _check_files(path: str, how: str) -> None:
             f"{path} (found through {how}) cannot be loaded as libcudnn: it is for {machine}, "
             f"and this process runs on {platform.machine()}"
         )
-    damaged = _damaged_files(front.parent)
+    damaged = _damaged_files(front)
     if damaged.get(front.name, "").startswith("is"):
         return  # It is no ELF file: the loader has the better message.
-    missing = _missing_parts(front.parent)
+    lacks_graph = "graph" in _missing_parts(front)
     # A file without its parts may be another library.
-    if missing and not damaged and not _names_get_version(front):
+    if lacks_graph and not damaged and not _names_get_version(front):
         raise LibraryNotFoundError(
             f"{path} (found through {how}) has no cudnnGetVersion: it is no cuDNN"
         )
     problems = [f"{name} {problem}" for name, problem in damaged.items()]
-    problems += [f"{part} is not beside it" for part in missing]
+    if lacks_graph:
+        problems.append(f"{part_of(front, 'graph').name} is not beside it")
     if problems:
         raise LibraryError(
             f"libcudnn at {path} (found through {how}) is not whole: {'; '.join(problems)}. "
@@ -172,21 +203,32 @@ def _check_files(path: str, how: str) -> None:
         )
 
 
-def _damaged_files(folder: Path) -> dict[str, str]:
-    """Return, by the names of cuDNN's files in a folder, why a file cannot be loaded."""
+def _damaged_files(front: Path) -> dict[str, str]:
+    """Return, by the names of cuDNN's files beside a front, why a file cannot be loaded."""
     problems = {}
-    for file in sorted(folder.glob("libcudnn*.so.9")):
+    for file in sorted(front.parent.glob(f"libcudnn*{_suffix(front)}")):
         problem = why_unloadable(file) if file.is_file() else ""
         if problem:
             problems[file.name] = problem
     return problems
 
 
-def _missing_parts(folder: Path) -> list[str]:
-    """Return the parts that are neither in a folder nor mapped into this process."""
+def _missing_parts(front: Path) -> list[str]:
+    """Return the names of parts that are neither beside a front nor mapped into this process."""
     mapped = {Path(file).name for file in mapped_cudnn_files()}
-    parts = [f"libcudnn_{part}.so.9" for part in _PARTS]
-    return [part for part in parts if part not in mapped and not (folder / part).is_file()]
+    files = {part: part_of(front, part) for part in _PARTS}
+    return [part for part, file in files.items() if not (file.is_file() or file.name in mapped)]
+
+
+def part_of(front: Path, part: str) -> Path:
+    """Return the file of a part of cuDNN that belongs to a front."""
+    return front.with_name(f"libcudnn_{part}{_suffix(front)}")
+
+
+def _suffix(front: Path) -> str:
+    """Return the end of the names of a cuDNN's files: ".so.9", as the name of its front says."""
+    match = re.fullmatch(r"libcudnn(\.so\.\d+)(\.\d+)*", front.name)
+    return match[1] if match else f".so.{_MAJOR}"
 
 
 def front_of(path: Path) -> Path:
@@ -205,7 +247,10 @@ def why_no_front(front: Path) -> str:
     with refusals_ignored():
         files = (*folder.glob("libcudnn.so*"), *folder.glob("lib/libcudnn.so*"))
         others = sorted(str(file.relative_to(folder)) for file in files)
-    has_others = f"; its folder has {', '.join(others)}, and cudnnlite needs cuDNN 9"
+    has_others = (
+        f"; its folder has {', '.join(others)}, and cudnnlite needs cuDNN {_MAJOR} "
+        f"({UNKNOWN_VARIABLE}=1 tries another, named by its file)"
+    )
     return f"there is no file {front}{has_others if others else ''}"
 
 
@@ -229,7 +274,7 @@ def _find() -> tuple[str, str]:
     except (pathfinder.DynamicLibNotFoundError, RuntimeError) as error:
         reason = "; ".join(str(error).split("\n")).strip("; ")
         raise LibraryNotFoundError(
-            "no libcudnn.so.9 was found (looked for: already loaded in this process, the "
+            f"no {_SONAME} was found (looked for: already loaded in this process, the "
             "nvidia-cudnn-cu12 or -cu13 wheel, conda, the system's library folders, CUDNN_PATH). "
             "Install one with pip install nvidia-cudnn-cu12 (or -cu13), or name a file in "
             f"{LIBRARY_VARIABLE}. cuda-pathfinder, which fails without cuBLAS too, says: {reason}"
@@ -241,13 +286,16 @@ def _find() -> tuple[str, str]:
 
 def _load_parts(library: Library) -> None:
     """Load the parts from the folder of the front, and check that they are of one version."""
-    folder = Path(library.path).resolve().parent
-    has_other_copy = any(Path(path).parent != folder for path in mapped_cudnn_files())
+    front = Path(library.path).resolve()
+    has_other_copy = any(Path(path).parent != front.parent for path in mapped_cudnn_files())
     for part in _PARTS:
-        path = folder / f"libcudnn_{part}.so.9"
-        if path.exists():
-            _load_part(library, path, has_other_copy)
-    refusals = [name for name in _VERSION_CHECKS if _version_check(library.cdll, name) != 0]
+        if part_of(front, part).exists():
+            _load_part(library, part_of(front, part), has_other_copy)
+    refusals = [
+        version_check
+        for part, version_check in _PARTS.items()
+        if part not in library.missing_parts and _version_check(library.cdll, version_check) != 0
+    ]
     if refusals:
         raise _mixed(library, f"it refuses its own parts ({', '.join(refusals)})")
     if has_other_copy:

@@ -110,7 +110,8 @@ def test_an_override_with_another_version_alone(fresh, monkeypatch, tmp_path, ki
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(override))
     with pytest.raises(
         LibraryNotFoundError,
-        match=rf"has {prefix}libcudnn.so.8, {prefix}libcudnn.so.8.9.7, and cudnnlite needs cuDNN 9$",
+        match=rf"has {prefix}libcudnn.so.8, {prefix}libcudnn.so.8.9.7, and cudnnlite needs cuDNN 9 "
+        r"\(CUDNNLITE_ALLOW_UNKNOWN_CUDNN=1 tries another, named by its file\)$",
     ):
         fresh.load_library()
 
@@ -175,18 +176,93 @@ def test_an_override_whose_parts_are_missing(fresh, monkeypatch, libcudnn, tmp_p
     monkeypatch.setattr(fresh, "mapped_cudnn_files", list)
     with pytest.raises(
         LibraryError,
-        match=r"is not whole: libcudnn_graph.so.9 is not beside it; .* Install it again",
+        match=r"is not whole: libcudnn_graph.so.9 is not beside it\. Install it again",
     ):
         fresh.load_library()
 
 
-def test_a_library_of_another_major_version(fresh, monkeypatch, libcudnn):
+@pytest.mark.parametrize(("version", "text"), [(8907, "8.9.7"), (100100, "10.1.0")])
+def test_a_library_of_another_major_version(fresh, monkeypatch, libcudnn, version, text):
     monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(libcudnn))
     monkeypatch.setattr(
-        ctypes, "CDLL", lambda path: type("Fake", (), {"cudnnGetVersion": FakeFunction(8907)})
+        ctypes, "CDLL", lambda path: type("Fake", (), {"cudnnGetVersion": FakeFunction(version)})
     )
-    with pytest.raises(LibraryError, match=r"cudnnlite needs cuDNN 9.x; .* is 8.9.7"):
+    monkeypatch.delenv("CUDNNLITE_ALLOW_UNKNOWN_CUDNN", raising=False)
+    with pytest.raises(
+        LibraryError,
+        match=rf"cudnnlite needs cuDNN 9.x; .* is {text}\. Install .* or set "
+        r"CUDNNLITE_ALLOW_UNKNOWN_CUDNN=1 to try it",
+    ):
         fresh.load_library()
+    monkeypatch.setenv("CUDNNLITE_ALLOW_UNKNOWN_CUDNN", "1")
+    assert fresh.load_library().version_text == text
+
+
+def test_the_parts_of_another_major_version_have_its_number(fresh, monkeypatch, tmp_path, libcudnn):
+    """As the name of the front has it; the name of a link says nothing."""
+    front = Path(shutil.copyfile(libcudnn, tmp_path / "libcudnn.so.10"))
+    monkeypatch.setenv("CUDNNLITE_LIBCUDNN", str(front))
+    with pytest.raises(LibraryError, match=r"is not whole: libcudnn_graph.so.10 is not beside it"):
+        fresh.load_library()
+    assert fresh.part_of(tmp_path / "libcudnn.so.9.28.0", "adv").name == "libcudnn_adv.so.9"
+    assert fresh.part_of(tmp_path / "any-name.so", "adv").name == "libcudnn_adv.so.9"
+
+
+# An installation whose engines are all compiled at run time has these parts.
+RUNTIME_COMPILED = ("", "_graph", "_ops", "_heuristic", "_engines_runtime_compiled")
+PARTIAL = """
+import json, sys
+import numpy as np
+import cudnnlite as dnn
+with dnn.Handle(sys.argv[1]) as handle:
+    a = handle.array(np.ones((2, 16, 16), np.float16))
+    q = handle.array(np.ones((1, 2, 16, 32), np.float16))
+    x, scale = handle.array(np.ones((8, 16, 1, 1), np.float16)), handle.array(np.ones((1, 16, 1, 1), np.float16))
+    images = handle.array(np.ones((1, 4, 5, 5), np.float32))
+    w = handle.array(np.ones((4, 4, 1, 1), np.float32), layout="NHWC")
+    w3 = handle.array(np.ones((4, 4, 3, 3), np.float32), layout="NHWC")
+    results = [
+        dnn.convolution_forward(handle, images, w), dnn.convolution_forward(handle, images, w3),
+        dnn.matmul(handle, a, a), dnn.scaled_dot_product_attention_forward(handle, q, q, q),
+        dnn.rms_normalization_forward(handle, x, scale),
+    ]
+    values = [float(result.numpy()[0, 0].ravel()[0]) for result in results]
+    errors = []
+    for function in (
+        "cudnnCreateRNNDescriptor", "cudnnCreateConvolutionDescriptor", "cudnnCausalConv1dForward"
+    ):
+        assert not handle.api.has(function)
+        try:
+            getattr(handle.api, function)
+        except dnn.SymbolNotFoundError as error:
+            errors.append(str(error))
+    print(json.dumps([values, errors, handle.api.library.missing_parts]))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("device", ["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_installation_without_some_parts(commands, libcudnn, tmp_path, device):
+    """What needs no missing part runs; a function of one says which."""
+    names = [f"libcudnn{part}.so.9" for part in RUNTIME_COMPILED]
+    names = [name for name in names if libcudnn.with_name(name).is_file()]
+    try:
+        for name in names:
+            os.link(libcudnn.with_name(name), tmp_path / name)
+    except OSError:  # another file system
+        second_copy(libcudnn, tmp_path, *names)
+    result = commands.run_code(PARTIAL, device, CUDNNLITE_LIBCUDNN=tmp_path)
+    values, errors, missing = json.loads(result.stdout)
+    assert values == [4, 36, 16, 1, 1]
+    assert missing == ["cnn", "adv", "ext"]
+    parts = ["adv", "cnn"]
+    if load_library().version >= 92200:
+        parts.append("ext")
+    for error, part in zip(errors, parts, strict=False):
+        assert (
+            f"needs libcudnn_{part}.so.9, which is not beside the loaded libcudnn: {tmp_path}"
+            in error
+        )
 
 
 class FakeFunction:

@@ -38,7 +38,9 @@ for folder in sys.argv[1:]:
     if child == 0:
         os.environ["CUDNNLITE_LIBCUDNN"] = folder
         try:
-            dnn.TensorDescriptor((1, 2, 3, 4))
+            with dnn.TensorDescriptor((1, 2, 3, 4)) as descriptor:
+                for kind in ("Convolution", "RNN"):
+                    getattr(descriptor.api, f"cudnnCreate{kind}Descriptor")
             print(folder, "was loaded")
         except dnn.LibraryError as error:
             print(folder, " ".join(str(error).split()))

@@ -13,7 +13,7 @@ from importlib import metadata
 from typing import NamedTuple
 
 from cudnnlite._raw.dependencies import how_to_install, missing_packages
-from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite._raw.library import LIBRARY_VARIABLE, UNKNOWN_VARIABLE
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.errors import ArgumentError
 from cudnnlite.workbench.doctor.finding import (
@@ -27,7 +27,7 @@ from cudnnlite.workbench.doctor.finding import (
 )
 from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE
 
-_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, CACHE_VARIABLE)
+_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, UNKNOWN_VARIABLE, CACHE_VARIABLE)
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
     *_OUR_VARIABLES,
