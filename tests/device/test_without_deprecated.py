@@ -229,3 +229,13 @@ def test_a_convolution_takes_an_engine(later_handle: dnn.Handle) -> None:
         later_handle, images, depthwise, dnn.ConvolutionSpec(groups=64, math_type="fma")
     )
     assert (y.numpy() == 25).all()
+
+
+def test_a_tuner_chooses_an_engine(later_handle: dnn.Handle) -> None:
+    """It says why it tried no descriptor call."""
+    x, w = dnn.TensorSpec((2, 8, 9, 8)), dnn.FilterSpec((8, 8, 3, 3))
+    with dnn.Tuner(later_handle, cache=":memory:") as tuner:
+        table = tuner.tune(dnn.convolution_forward.problem(x, w))
+    assert isinstance(table.best().algorithm, dnn.Engine)
+    whys = [row.why_not for row in table if isinstance(row.algorithm, dnn.ConvolutionFwdAlgo)]
+    assert all("not in the loaded libcudnn" in why for why in whys)

@@ -14,7 +14,13 @@ from typing import Any
 from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Engine, Handle, Problem
 from cudnnlite.devices import arrays
 from cudnnlite.enums import MathType
-from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, NotSupportedError
+from cudnnlite.errors import (
+    ArgumentError,
+    CudnnError,
+    DeviceMemoryError,
+    NotSupportedError,
+    SymbolNotFoundError,
+)
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.algorithms import ranked, search, wants_tensor_cores
 from cudnnlite.operations.convolution.engines import engine_rows
@@ -202,7 +208,7 @@ def ranking_of(handle: Handle, problem: Problem) -> Sequence[AlgorithmResult]:
 
     Without it nothing says which algorithms are deterministic.
     """
-    with suppress(NotSupportedError):
+    with suppress(NotSupportedError, SymbolNotFoundError):
         return ranked(handle, problem)
     return ()
 
@@ -306,7 +312,7 @@ def _times_of_find(
             problem = problem.replace(conv=problem.conv.replace(math_type=MathType.TENSOR_OP))
         limit = handle.workspace.limit_for(limit_of(policy))
         rows = search(handle, problem, inputs, operands["out"], limit)
-    except (CudnnError, DeviceMemoryError):
+    except (CudnnError, DeviceMemoryError, SymbolNotFoundError):
         return {}
     return {
         (row.algorithm, row.math_type): row.time_ms

@@ -13,7 +13,7 @@ import numpy as np
 from cudnnlite import AlgorithmResult, DeviceArray, Handle, TensorSpec
 from cudnnlite.devices.storage import bytes_spec
 from cudnnlite.enums import DataType
-from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError
+from cudnnlite.errors import ArgumentError, CudnnError, DeviceMemoryError, SymbolNotFoundError
 from cudnnlite.sizes import over_limit
 from cudnnlite.workbench.tuning.accuracy import relative_errors, remark_on, why_inexact, why_wrong
 from cudnnlite.workbench.tuning.contest import Contest, failed, join_remarks
@@ -157,6 +157,8 @@ class Trial(ABC):
                 contest.enter(candidate, call, self.fingerprint_of(judged_row))
         except (CudnnError, DeviceMemoryError) as error:
             return failed(row, error, self._device_memory)
+        except SymbolNotFoundError as error:
+            return replace(row, why_not=str(error))
         except ArgumentError as error:
             # Some operands cannot be converted to a layout: an integer output with beta.
             if not row.layout:
