@@ -151,7 +151,8 @@ def _load() -> Library:
             f"{path} (found through {how}) cannot be loaded as libcudnn: {error}"
         ) from error
     get_version.restype = ctypes.c_size_t
-    missing = tuple(_missing_parts(Path(path).resolve()))
+    # Libraries before 9.28 do not have all parts.
+    missing = tuple(part for part in _missing_parts(Path(path)) if hasattr(cdll, _PARTS[part]))
     library = Library(path, how, int(get_version()), cdll, missing)
     if library.version // 10000 != _MAJOR:
         _check_unknown(path, how, library.version_text)
@@ -187,7 +188,7 @@ def _check_files(path: str, how: str) -> None:
     damaged = _damaged_files(front)
     if damaged.get(front.name, "").startswith("is"):
         return  # It is no ELF file: the loader has the better message.
-    lacks_graph = "graph" in _missing_parts(front)
+    lacks_graph = "graph" in _missing_parts(Path(path))
     # A file without its parts may be another library.
     if lacks_graph and not damaged and not _names_get_version(front):
         raise LibraryNotFoundError(
@@ -206,7 +207,10 @@ def _check_files(path: str, how: str) -> None:
 def _damaged_files(front: Path) -> dict[str, str]:
     """Return, by the names of cuDNN's files beside a front, why a file cannot be loaded."""
     problems = {}
-    for file in sorted(front.parent.glob(f"libcudnn*{_suffix(front)}")):
+    files = {*front.parent.glob(f"libcudnn*{_suffix(front)}")}
+    if front.name.startswith("libcudnn"):  # with all of its version in its name, too
+        files.add(front)
+    for file in sorted(files):
         problem = why_unloadable(file) if file.is_file() else ""
         if problem:
             problems[file.name] = problem
@@ -214,10 +218,17 @@ def _damaged_files(front: Path) -> dict[str, str]:
 
 
 def _missing_parts(front: Path) -> list[str]:
-    """Return the names of parts that are neither beside a front nor mapped into this process."""
+    """Return the names of parts that are neither beside a front nor mapped into this process.
+
+    They may be beside the link to it.
+    """
     mapped = {Path(file).name for file in mapped_cudnn_files()}
-    files = {part: part_of(front, part) for part in _PARTS}
-    return [part for part, file in files.items() if not (file.is_file() or file.name in mapped)]
+    missing = []
+    for part in _PARTS:
+        files = [part_of(place, part) for place in (front, front.resolve())]
+        if not any(file.is_file() or file.name in mapped for file in files):
+            missing.append(part)
+    return missing
 
 
 def part_of(front: Path, part: str) -> Path:
@@ -289,8 +300,10 @@ def _load_parts(library: Library) -> None:
     front = Path(library.path).resolve()
     has_other_copy = any(Path(path).parent != front.parent for path in mapped_cudnn_files())
     for part in _PARTS:
-        if part_of(front, part).exists():
-            _load_part(library, part_of(front, part), has_other_copy)
+        files = [part_of(place, part) for place in (front, Path(library.path))]
+        file = next((file for file in files if file.exists()), None)
+        if file is not None:
+            _load_part(library, file, has_other_copy)
     refusals = [
         version_check
         for part, version_check in _PARTS.items()

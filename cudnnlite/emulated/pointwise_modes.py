@@ -20,7 +20,10 @@ def _clipped(x: Array, pointwise: BackendObject) -> Any:
     upper = pointwise.value("relu_upper_clip", math.inf)
     slope = pointwise.value("relu_lower_clip_slope", 0.0)
     below = lower + slope * (x - lower) if slope else np.full_like(x, lower)
-    return np.minimum(np.where(x > lower, x, below), upper).astype(x.dtype)
+    clipped = np.minimum(np.where(x > lower, x, below), upper).astype(x.dtype)
+    if not pointwise.value("nan_propagation"):
+        return clipped
+    return np.where(np.isnan(x), x, clipped)
 
 
 def _sigmoid(x: Array) -> Any:

@@ -136,6 +136,8 @@ class ExecutionPlan(PreparedCall):
         if self._spare is None:
             self._spare = self._new_pack()
         else:
+            # No call may use a pack that is destroyed, if a step below fails.
+            self.arguments = (*self._common, None)
             self._renew(self._spare)
         pack = self._spare
         self._write(self._pointers, 0, *key)

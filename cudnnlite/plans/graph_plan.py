@@ -124,11 +124,9 @@ def plan_or_graph(
     except SymbolNotFoundError as missing:
         if any(problem.values.get(name, plain) != plain for name, plain in SCALARS.items()):
             raise
-        operation = replace(problem.operation, in_place=frozenset())
-        not_in_place = Problem(operation, **problem.values)
         try:
             plan = plan_by_graph(
-                handle, not_in_place, make_graph(problem), WayThroughGraph, limit, is_listed=True
+                handle, problem, make_graph(problem), WayThroughGraph, limit, is_listed=True
             )
         except (NotSupportedError, ArgumentError) as error:
             raise missing from error

@@ -660,7 +660,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         names = (*self._names[:index], "dropout_state")
         others_by_name = dict(zip(names, others))  # noqa: B905  (there may be no states)
         argument = operation.argument(self._names[index])
-        in_place = operation.in_place if is_first else frozenset()
+        # A graph that takes the place of a C function is not computed in place.
+        may_be_in_place = is_first and (self.graph is None or self._is_graph)
+        in_place = operation.in_place if may_be_in_place else frozenset()
         check_writable(written, argument, in_place, **others_by_name)
         apart = {name: others_by_name[name] for name in operation.never_in_place}
         check_overlap(written, argument, frozenset(), **apart)

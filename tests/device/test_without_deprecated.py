@@ -79,6 +79,8 @@ def call_of(name: str) -> Call:
     call = CALLS[name]
     if name not in ("activation_backward", "pooling_backward"):
         return call
+    if name == "activation_backward":
+        call = call.changed(activation=dnn.ActivationSpec("elu", 0.5))
     forward, x = name.replace("backward", "forward"), call.operands["x"]
 
     def make_y(handle: dnn.Handle, seed: int) -> Any:
@@ -112,7 +114,7 @@ def test_an_operation_goes_on(device: Any, monkeypatch: pytest.MonkeyPatch, name
 def test_an_operation_that_stops_says_why(later_handle: dnn.Handle, name: str) -> None:
     """The message has the missing function, since when it is deprecated, and what to use."""
     call = CALLS[name]
-    with pytest.raises(dnn.SymbolNotFoundError) as caught:
+    with pytest.raises(dnn.errors.SymbolNotFoundError) as caught:
         call.run(later_handle, call.place(later_handle))
     check_message(caught.value)
 
@@ -132,7 +134,7 @@ def test_the_page_has_each_operation_once() -> None:
 def test_all_deprecated_functions_are_hidden(later_handle: dnn.Handle) -> None:
     assert len(DEPRECATED) > 100
     assert not any(later_handle.api.has(name) for name in DEPRECATED)
-    with pytest.raises(dnn.SymbolNotFoundError, match=r"^cudnnCreateFilterDescriptor "):
+    with pytest.raises(dnn.errors.SymbolNotFoundError, match=r"^cudnnCreateFilterDescriptor "):
         dnn.FilterDescriptor((1, 1, 1, 1))
 
 
@@ -159,6 +161,31 @@ def test_activations_of_graphs(later_handle: dnn.Handle, activation: str) -> Non
     x = later_handle.array(host)
     y = dnn.activation_forward(later_handle, x, spec)
     np.testing.assert_allclose(y.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh"])
+def test_gradients_that_are_computed_from_y_stop(later_handle: dnn.Handle, activation: str) -> None:
+    """A graph computes them from x, which may have been overwritten by y."""
+    x = later_handle.array(np.linspace(-3, 3, 240, dtype=np.float32).reshape(2, 4, 6, 5))
+    with pytest.raises(dnn.errors.SymbolNotFoundError) as caught:
+        dnn.activation_backward(later_handle, x, x, x, activation)
+    check_message(caught.value)
+
+
+def test_nan_goes_through_a_relu(later_handle: dnn.Handle) -> None:
+    host = np.full((1, 2, 3, 4), np.nan, np.float32)
+    assert np.isnan(
+        dnn.activation_forward(later_handle, later_handle.array(host), "relu").numpy()
+    ).all()
+
+
+def test_a_graph_is_not_computed_in_place(later_handle: dnn.Handle) -> None:
+    """But its plan has the problem of the call."""
+    x = later_handle.array(np.ones((1, 2, 3, 4), np.float32))
+    with pytest.raises(dnn.ArgumentError, match="overlaps x"):
+        dnn.activation_forward(later_handle, x, "relu", out=x)
+    with dnn.activation_forward.plan(later_handle, x.spec, "relu") as plan:
+        assert plan.problem == dnn.activation_forward.problem(x.spec, "relu")
 
 
 @pytest.mark.parametrize("op", ["add", "mul", "min", "max", "not", "sqrt"])
@@ -210,7 +237,7 @@ def graphless_calls(handle: dnn.Handle) -> dict[str, Any]:
 
 def test_calls_that_no_graph_serves(later_handle: dnn.Handle) -> None:
     for function, call in graphless_calls(later_handle).items():
-        with pytest.raises(dnn.SymbolNotFoundError) as caught:
+        with pytest.raises(dnn.errors.SymbolNotFoundError) as caught:
             call()
         check_message(caught.value, function)
 
@@ -221,7 +248,7 @@ def test_a_convolution_takes_an_engine(later_handle: dnn.Handle) -> None:
     x = part_of(memory, dnn.TensorSpec((2, 4, 6, 5)), 4)
     x.copy_from(np.ones(x.shape, np.float32))
     w = later_handle.array(np.ones((4, 4, 3, 3), np.float32))
-    with pytest.warns(dnn.AlignmentWarning):
+    with pytest.warns(dnn.errors.AlignmentWarning):
         assert (dnn.convolution_forward(later_handle, x, w).numpy() == 36).all()
     images = later_handle.array(np.ones((4, 64, 64, 64), np.float32))
     depthwise = later_handle.array(np.ones((64, 1, 5, 5), np.float32))
@@ -237,5 +264,5 @@ def test_a_tuner_chooses_an_engine(later_handle: dnn.Handle) -> None:
     with dnn.Tuner(later_handle, cache=":memory:") as tuner:
         table = tuner.tune(dnn.convolution_forward.problem(x, w))
     assert isinstance(table.best().algorithm, dnn.Engine)
-    whys = [row.why_not for row in table if isinstance(row.algorithm, dnn.ConvolutionFwdAlgo)]
+    whys = [row.why_not for row in table if isinstance(row.algorithm, dnn.enums.ConvolutionFwdAlgo)]
     assert all("not in the loaded libcudnn" in why for why in whys)

@@ -129,7 +129,9 @@ class ConvolutionWay:
             layout = layout_of_filter(problem)
             if self.algorithm is not None or not layout:
                 raise
-            return self._converted_call(handle, problem, None, layout, limit, stack)
+            with suppress(SymbolNotFoundError):  # the first error says more
+                return self._converted_call(handle, problem, None, layout, limit, stack)
+            raise
         if isinstance(choice, PreparedChoice):
             return self._own_call(native, choice, limit)
         layout = conversion_layout(problem, choice.layout)

@@ -171,6 +171,8 @@ def _pointwise_of(problem: Problem) -> tuple[str, Mapping[str, Any]]:
     else:
         forward_mode, attributes = pointwise_of(problem.activation)
         mode = forward_mode.name.removesuffix("_FWD")
+        if direction == "backward" and mode in ("SIGMOID", "TANH"):
+            raise ArgumentError(f"the C function computes the gradient of {mode.lower()} from y")
     if direction == "forward":
         return f"{mode}_FWD", attributes
     # No GPU was asked about the gradient of a relu with this attribute.

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 from cudnnlite._raw.elf import read_version
 from cudnnlite._raw.library import LIBRARY_VARIABLE
+from cudnnlite._raw.types import HEADER_VERSION
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.workbench.doctor.environment import LIB_FOLDERS, by_folder, split_path, versions_of
 from cudnnlite.workbench.doctor.finding import BROKEN, WARNING, Verdict
 from cudnnlite.workbench.doctor.probe import Probe
 
 # The file that programs load: libcudnn.so.9, or libcudnn-74a4c495.so.9.1.0 in a repaired wheel.
+MAJOR = str(HEADER_VERSION // 10000)  # of the cuDNN that cudnnlite is made for
 _FRONT = re.compile(r"libcudnn\.so\.[0-9]+|libcudnn-[0-9a-f]+\.so(\.[0-9]+)*")
 _PART = re.compile(r"libcudnn_([a-z_]+?)(-[0-9a-f]+)?\.so(\.[0-9]+)*")
 _CACHE_LINE = re.compile(r"^\s*\S+ \(.*\) => (/.*)/", re.MULTILINE)
@@ -325,11 +327,11 @@ def _part_versions(path: str) -> dict[str, str]:
 
     The parts of cuDNN 8 and of cuDNN 9 may be in one folder.
     """
-    major = version_suffix(path)[:1]
+    major = major_of(path)
     versions: dict[str, str] = {}
     for part in sorted(glob(os.path.join(escape(os.path.dirname(path)), "libcudnn_*.so*"))):
         match = _PART.fullmatch(os.path.basename(part))
-        if match is None or version_suffix(part)[:1] != major:
+        if match is None or major_of(part) != major:
             continue
         version = _read_version(part)
         if version:
@@ -343,6 +345,11 @@ def _read_version(path: str) -> str:
         return read_version(path)
     except (OSError, ValueError):
         return ""
+
+
+def major_of(path: str) -> str:
+    """Return the major version in a file's name; '9' of 'libcudnn.so.9.10.2'."""
+    return version_suffix(path).partition(".")[0]
 
 
 def version_suffix(path: str) -> str:

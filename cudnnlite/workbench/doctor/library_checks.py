@@ -14,11 +14,12 @@ from cudnnlite.workbench.doctor.finding import BROKEN, NOTE, OK, WARNING, Findin
 from cudnnlite.workbench.doctor.libraries import (
     DEPENDENCIES,
     LOADER_CACHE,
+    MAJOR,
     UNSEARCHED,
     Copy,
     Dependency,
     LibraryFacts,
-    version_suffix,
+    major_of,
 )
 
 # The loader's message if a library that is not cuDNN's is missing.
@@ -137,6 +138,11 @@ def _judge_parts(facts: LibraryFacts, copy: Copy) -> Finding:
     """Compare the versions of the parts with the version that the process has."""
     version, lines = facts.loaded["version"], tuple(facts.lines.values())
     plain = {"versions": dict(copy.parts)}
+    missing = facts.loaded.get("missing_parts") or []
+    if missing and set(copy.parts.values()) <= {version}:
+        names = ", ".join(f"libcudnn_{part}" for part in missing)
+        text = f"it lacks {names}: functions of these parts are refused when they are used"
+        return Finding("library.parts", WARNING, text, facts.reinstall(copy), lines, plain)
     if set(copy.parts.values()) <= {version}:
         text = f"its parts agree: {copy.part_versions or 'cuDNN accepts them'}"
         return Finding("library.parts", OK, text, "", lines, plain)
@@ -165,7 +171,7 @@ def _judge_other_copy(loaded: Mapping[str, Any], copy: Copy) -> Finding:
     if not version or set(origins) == {UNSEARCHED}:
         return finding_of("library.copy", facts, NOTE, f"a {text}")
     text = f"another {text}"
-    if version_suffix(copy.path)[:1] != version[:1]:
+    if major_of(copy.path) != version.partition(".")[0]:
         message = f"{text}; programs ask for it by another name"
         return finding_of("library.copy", facts, NOTE, message)
     if copy.version == version and not copy.is_mixture:
@@ -246,7 +252,7 @@ def _fix_of_failed_load(facts: LibraryFacts) -> str:
     missing = _MISSING.search(message)
     if missing:
         return f"install the package of your system that has {missing[1]}"
-    copies = [copy for copy in facts.copies if version_suffix(copy.path)[:1] == "9"]
+    copies = [copy for copy in facts.copies if major_of(copy.path) == MAJOR]
     for copy in copies:
         if copy.path in message:  # It was found, and cannot be loaded.
             return facts.reinstall(copy)

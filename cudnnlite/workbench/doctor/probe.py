@@ -200,6 +200,7 @@ def load() -> dict[str, Any]:
         "number": library.version,
         "cudart": library.cudart_version,
         "newest_gpu": newest_gpu,
+        "missing_parts": list(library.missing_parts),
     }
 
 
