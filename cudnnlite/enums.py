@@ -1,6 +1,7 @@
 """The enums of the public signatures: C values under names without the C prefix.
 
-`cudnnlite._raw.enums` has all 73 of cuDNN's, generated from the headers.  Wherever a function
+`cudnnlite.raw.enums` has all 73 of cuDNN's, generated from the headers, those of graphs too, which
+a `Graph` takes by name.  Wherever a function
 takes a member, it also takes the member's name in any case, ``math_type="fma"``, and its name in C:
 ``math_type="CUDNN_FMA_MATH"``.
 """
@@ -81,10 +82,12 @@ __all__ = [
     "SoftmaxMode",
     "Status",
     "TensorFormat",
-    "members_by_c_name",
-    "parse_enum",
-    "parse_math_type",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 # On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an
 # H200); only FMA_MATH is true float32 (3e-7).

@@ -7,6 +7,41 @@ which does not know cudnnlite can catch them.
 
 from __future__ import annotations
 
+__all__ = [
+    "AlignmentWarning",
+    "AllocationError",
+    "ArgumentError",
+    "ArrayTypeError",
+    "BadParamError",
+    "CaptureError",
+    "ClosedError",
+    "CudnnError",
+    "CudnnliteError",
+    "DeviceLostError",
+    "DeviceMemoryError",
+    "ExecutionError",
+    "InternalError",
+    "LibraryError",
+    "LibraryNotFoundError",
+    "MissingPackageError",
+    "MixedLibrariesError",
+    "NoAlgorithmError",
+    "NoDeviceError",
+    "NotInitializedError",
+    "NotSupportedError",
+    "SymbolNotFoundError",
+    "ThreadError",
+    "TuningCacheError",
+    "TuningCacheWarning",
+    "TuningWarning",
+    "WorkspaceLimitError",
+    "WorkspaceLimitWarning",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 class CudnnliteError(Exception):
     """Base class of every exception that cudnnlite raises on purpose."""

@@ -21,6 +21,11 @@ _VERSION = re.compile(r"_v(\d+)$")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ClassT = TypeVar("ClassT", bound=type)
 
+# The specs that do not stand at the top of the package.
+SELDOM_SPECS = frozenset(
+    {"OpTensorSpec", "RNNDataSpec", "ReduceTensorSpec", "SeqDataSpec", "TensorTransformSpec"}
+)
+
 
 def meant(name: str, choices: Iterable[str], most: int = 1) -> str:
     """Return a hint at the names that are nearest to an unknown one; empty if none is near."""
@@ -74,7 +79,7 @@ def c_name_hint(name: str) -> str:
     for kind in C_MEMBERS:
         member = enums.members_by_c_name(kind).get(name.upper())
         if member is not None:
-            module = "dnn" if kind.__name__ in enums.__all__ else "dnn.raw.enums"
+            module = "dnn.enums" if kind.__name__ in enums.__all__ else "dnn.raw.enums"
             return f"; it is {module}.{kind.__name__}.{member.name}"
     return meant(name, (c_name for c_names in C_MEMBERS.values() for c_name in c_names))
 
@@ -140,9 +145,14 @@ def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
         for kind in re.findall(r"\w+(?:Spec|Policy)\b", str(parameter.annotation)):
             spec = module_names.get(kind)
             if spec and name in inspect.signature(spec).parameters:
-                example = f"{argument}=dnn.{kind}({name}={shown(value)})"
+                example = f"{argument}={path_of_spec(kind)}({name}={shown(value)})"
                 hints.append(f"; it is a field of {argument}: {example}")
     return "".join(hints)
+
+
+def path_of_spec(name: str) -> str:
+    """Return how a program writes a spec: "dnn.PoolingSpec"."""
+    return f"dnn.specs.{name}" if name in SELDOM_SPECS else f"dnn.{name}"
 
 
 def refuse_unknown(function: Callable[..., Any], unknown: Mapping[str, Any]) -> NoReturn:

@@ -3,13 +3,12 @@
 import re
 import shutil
 import sys
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
-
-import cudnnlite
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
+paths = import_module("public_names").paths
 
 # the tutorials are the notebooks of examples/, with the outputs that `record_notebooks.py` stored in them
 for copied in (HERE / "tutorials").glob("[0-9][0-9]_*.ipynb"):
@@ -59,7 +58,7 @@ autodoc_type_aliases = {
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 numpydoc_xref_param_type = True
-numpydoc_xref_aliases = {name: f"cudnnlite.{name}" for name in cudnnlite.__all__} | {
+numpydoc_xref_aliases = {name: f"cudnnlite.{path}" for name, path in paths().items()} | {
     **dict.fromkeys(("bool", "boolean", "True", "False"), "bool"),
     "iterable": "collections.abc.Iterable",
     "sequence": "collections.abc.Sequence",

@@ -10,6 +10,7 @@ import pytest
 from helpers.harness import run_python
 
 import cudnnlite
+from cudnnlite import workbench
 
 ROOT = Path(cudnnlite.__file__).parent
 
@@ -41,7 +42,6 @@ LAYERS = (
         "_raw.dlpack",
         "_raw.dlpack_exchange",
         "_raw.opaque",
-        "_raw.null_pointers",
         "_raw.elf",
         "_raw.fork_lock",
         "_raw.noncopyable",
@@ -76,7 +76,7 @@ LAYERS = (
     ("devices",),
     ("plans",),
     ("operations",),
-    ("raw", "__init__"),
+    ("raw", "types", "__init__"),
     # The workbench.
     ("workbench.__init__", "workbench.tuning"),
     ("workbench.absent",),
@@ -258,13 +258,17 @@ def imports(name):
     return visitor.imports
 
 
+# Modules whose names are imported when they are first used.
+LATER = ("__init__", "workbench")
+
+
 def own_imports(name):
     """The modules of cudnnlite that a module imports: (module, inside a function, line).
 
     Without the public names of the workbench, which are imported when they are first used.
     """
     for full, inside, line in imports(name):
-        if name == "__init__" and full.startswith("cudnnlite.workbench."):
+        if name in LATER and full.startswith("cudnnlite.workbench"):
             continue
         if full == "cudnnlite":
             yield "__init__", inside, line
@@ -308,21 +312,27 @@ def test_nobody_imports_something_above_itself():
     assert upward == []
 
 
-def test_the_public_names_of_the_workbench_are_imported_later():
-    """Checkers see the imports; at run time a table has the modules."""
+def typed(name):
+    """The modules of the names that a module imports for checkers alone."""
     (block,) = (
         node
-        for node in tree_of("__init__").body
+        for node in tree_of(name).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     )
-    typed = {
-        alias.name: node.module.removeprefix("cudnnlite.workbench.")
-        for node in block.body
-        for alias in node.names
-    }
-    assert typed == cudnnlite._WORKBENCH
-    everywhere = [full for full, _, _ in imports("__init__") if ".workbench." in full]
-    assert len(everywhere) == len(typed)
+    return {alias.name: node.module for node in block.body for alias in node.names}
+
+
+def test_the_public_names_of_the_workbench_are_imported_later():
+    """Checkers see the imports; at run time a table has the modules."""
+    modules = {name: f"cudnnlite.workbench.{room}" for name, room in workbench._MODULES.items()}
+    assert typed("workbench") == modules
+    assert {*modules} == {*workbench.__all__}
+    at_the_top = typed("__init__")
+    assert at_the_top.pop("workbench") == "cudnnlite"
+    assert at_the_top == {name: modules[name] for name in cudnnlite._WORKBENCH}
+    for name in LATER:
+        at_once = [full for full, _, _ in imports(name) if full.startswith("cudnnlite.workbench")]
+        assert len(at_once) == len(typed(name))
 
 
 def is_of_the_workbench(name):
@@ -341,6 +351,21 @@ def test_the_core_imports_nothing_of_the_workbench():
     assert imported == set()
 
 
+def test_modules_are_imported_by_constant_names():
+    """So that every import is seen here; the tables of `LATER` are compared above."""
+    for name in MODULES:
+        if name in LATER:
+            continue
+        for node in ast.walk(tree_of(name)):
+            if isinstance(node, ast.ImportFrom) and node.module == "importlib":
+                assert all(alias.asname is None for alias in node.names), name
+            called = getattr(node, "func", None)
+            if getattr(called, "attr", getattr(called, "id", "")) == "import_module":
+                (argument,) = node.args
+                assert isinstance(argument, ast.Constant), f"{name}, line {node.lineno}"
+                assert not argument.value.startswith("."), f"{name}, line {node.lineno}"
+
+
 def test_the_workbench_imports_public_names_and_what_is_listed():
     words = {name for name in LAYERS[0] if not name.startswith("_raw")}
     imported = {
@@ -350,7 +375,8 @@ def test_the_workbench_imports_public_names_and_what_is_listed():
         for other, _, _ in own_imports(name)
         if not is_of_the_workbench(other)
     }
-    assert imported - words - {"__init__"} == PLUMBING
+    public = {"__init__", "descriptors", "specs", "types"}
+    assert imported - words - public == PLUMBING
 
 
 def test_imports_inside_functions_for_typing_and_by_name_are_found():
@@ -406,7 +432,7 @@ def test_only_the_choice_imports_the_emulated_device():
 
 def test_the_root_is_read_in_one_glance():
     modules = [path for path in ROOT.iterdir() if path.suffix == ".py"]
-    assert len(modules) <= 15
+    assert len(modules) <= 16
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == FOLDERS
 

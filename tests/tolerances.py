@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite import ConvolutionFwdAlgo, Engine, MathType
+from cudnnlite import MathType
+from cudnnlite.enums import ConvolutionFwdAlgo
+from cudnnlite.types import Engine
 
 ALL_MATH = ("DEFAULT", "FMA", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")
 TF32_MATH = ("DEFAULT", "TENSOR_OP", "TENSOR_OP_ALLOW_CONVERSION")

@@ -469,7 +469,7 @@ def _why_not_integer(enum: type[CEnum] | None, value: Any) -> str | None:
     if enum is None:
         return f"{shown(value)} is not an integer"
     members = shorten(", ".join(map(str, enum)), 400, placeholder=" ...")
-    module = "dnn" if enum.__name__ in public_enums else "dnn.raw.enums"
+    module = "dnn.enums" if enum.__name__ in public_enums else "dnn.raw.enums"
     return (
         f"{shown(value)} is not {with_article(enum)} or an integer; "
         f"pass one of {module}.{enum.__name__}: {members}"
@@ -489,7 +489,10 @@ def _why_no_pointer(kind: Any, value: Any) -> str | None:
         if not is_array:
             return None
         descriptor = kind.__name__.removeprefix("cudnn").removesuffix("_t")
-        return f"{description} is no {kind.__name__}; one of its .spec is dnn.{descriptor}(x.spec)"
+        return (
+            f"{description} is no {kind.__name__}; "
+            f"one of its .spec is dnn.descriptors.{descriptor}(x.spec)"
+        )
     if issubclass(kind, ctypes.c_void_p):
         return (
             f"{description} is no address; "

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from cudnnlite import Handle, Problem
+from cudnnlite import Handle
 from cudnnlite.cli import bench_lines, common, options
 from cudnnlite.cli.bench_problems import (
     ATTENTION_FORM,
@@ -45,6 +45,7 @@ from cudnnlite.files import write_named_file
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.texts import counted
+from cudnnlite.types import Problem
 from cudnnlite.version import __version__
 from cudnnlite.workbench.bench.lists import LISTS
 from cudnnlite.workbench.bench.measuring import MODES, RUNS, BenchOptions, bench_problem

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from cudnnlite import Problem, RNNSpec
+from cudnnlite import RNNSpec
 from cudnnlite.arguments import refused_as
 from cudnnlite.cli import problems as cli_problems
 from cudnnlite.cli.common import misuse, report_misuse
@@ -28,6 +28,7 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems import convolution, convolution_backward, rnn
 from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.types import Problem
 from cudnnlite.workbench.bench.lists import (
     LISTS,
     WITH_A_BATCH,

@@ -13,7 +13,6 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import typer
 
-from cudnnlite import DeviceProperties
 from cudnnlite._raw.library import LIBRARY_VARIABLE, format_version, front_of, why_no_front
 from cudnnlite.cli import common
 from cudnnlite.cli.absent_libraries import runs_of_libraries
@@ -23,6 +22,7 @@ from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import write_named_file
 from cudnnlite.problems.results import named
+from cudnnlite.types import DeviceProperties
 from cudnnlite.version import __version__
 from cudnnlite.workbench.bench.comparison import TIMES, RunComparison, Thresholds
 from cudnnlite.workbench.bench.comparison_texts import lines_of, markdown_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
-from cudnnlite import DeviceProperties, Graph
+from cudnnlite import Graph
 from cudnnlite.arguments import refused_as
 from cudnnlite.cli import common, options
 from cudnnlite.cli.bench_problems import problems_of_name
@@ -24,6 +24,7 @@ from cudnnlite.files import read_named_file
 from cudnnlite.graph.device_properties import parse_properties
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, printable
+from cudnnlite.types import DeviceProperties
 from cudnnlite.workbench.absent.asking import subject_of, why_not_asked
 from cudnnlite.workbench.absent.candidates import Candidates, Subject, ask_planner
 from cudnnlite.workbench.absent.planner import Planner

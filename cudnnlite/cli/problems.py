@@ -12,8 +12,6 @@ from typing import Any
 from cudnnlite import (
     ConvolutionSpec,
     FilterSpec,
-    Problem,
-    RNNDataSpec,
     RNNSpec,
     TensorSpec,
     convolution_backward_data,
@@ -26,7 +24,9 @@ from cudnnlite.dtypes import parse_dtype
 from cudnnlite.enums import parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.steps import NAMED_PADDING, SAME
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.onnx.model_problems import OnnxOptionError, problems_from_onnx
 from cudnnlite.workbench.tuning.problem_list import ProblemList
 

@@ -4,20 +4,41 @@ They need no device: they belong to the process-wide libcudnn and serve every ha
 exception says so.)
 """
 
+from cudnnlite.descriptors.attention import AttentionDescriptor, SeqDataDescriptor
 from cudnnlite.descriptors.convolution import ConvolutionDescriptor
 from cudnnlite.descriptors.dropout import DropoutDescriptor
-from cudnnlite.descriptors.native import DESCRIPTORS
-from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNDescriptor, read_rnn
-from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor, check_describable
+from cudnnlite.descriptors.layers import (
+    ActivationDescriptor,
+    CTCLossDescriptor,
+    LRNDescriptor,
+    OpTensorDescriptor,
+    PoolingDescriptor,
+    ReduceTensorDescriptor,
+    SpatialTransformerDescriptor,
+    TensorTransformDescriptor,
+)
+from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNDescriptor
+from cudnnlite.descriptors.tensor import FilterDescriptor, TensorDescriptor
 
 __all__ = [
-    "DESCRIPTORS",
+    "ActivationDescriptor",
+    "AttentionDescriptor",
+    "CTCLossDescriptor",
     "ConvolutionDescriptor",
     "DropoutDescriptor",
     "FilterDescriptor",
+    "LRNDescriptor",
+    "OpTensorDescriptor",
+    "PoolingDescriptor",
     "RNNDataDescriptor",
     "RNNDescriptor",
+    "ReduceTensorDescriptor",
+    "SeqDataDescriptor",
+    "SpatialTransformerDescriptor",
     "TensorDescriptor",
-    "check_describable",
-    "read_rnn",
+    "TensorTransformDescriptor",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

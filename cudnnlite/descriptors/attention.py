@@ -46,7 +46,7 @@ class AttentionDescriptor(DeclaredDescriptor[cudnnAttnDescriptor_t], describes=A
     Examples
     --------
     >>> spec = dnn.AttentionSpec(2, 6, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1)
-    >>> with dnn.AttentionDescriptor(spec) as attention_desc:
+    >>> with dnn.descriptors.AttentionDescriptor(spec) as attention_desc:
     ...     print(attention_desc.read_back() == spec)
     True
     """
@@ -136,7 +136,7 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
 
     Examples
     --------
-    >>> with dnn.SeqDataDescriptor(dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])) as q_desc:
+    >>> with dnn.descriptors.SeqDataDescriptor(dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3])) as q_desc:
     ...     print(q_desc.read_back().shape, q_desc.read_back().lengths)
     (2, 1, 5, 8) (5, 3)
     """

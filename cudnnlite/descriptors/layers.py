@@ -38,7 +38,7 @@ class PoolingDescriptor(SpatialDescriptor[cudnnPoolingDescriptor_t], describes=P
 
     Examples
     --------
-    >>> with dnn.PoolingDescriptor(dnn.PoolingSpec((3, 2), stride=2)) as pooling_desc:
+    >>> with dnn.descriptors.PoolingDescriptor(dnn.PoolingSpec((3, 2), stride=2)) as pooling_desc:
     ...     print(pooling_desc.read_back().window)
     (3, 2)
     """
@@ -67,7 +67,7 @@ class LRNDescriptor(DeclaredDescriptor[cudnnLRNDescriptor_t], describes=LRNSpec)
 
     Examples
     --------
-    >>> with dnn.LRNDescriptor(dnn.LRNSpec(7)) as norm_desc:
+    >>> with dnn.descriptors.LRNDescriptor(dnn.LRNSpec(7)) as norm_desc:
     ...     print(norm_desc.read_back())
     LRNSpec(n=7)
     """
@@ -80,7 +80,7 @@ class OpTensorDescriptor(DeclaredDescriptor[cudnnOpTensorDescriptor_t], describe
 
     Examples
     --------
-    >>> with dnn.OpTensorDescriptor(dnn.OpTensorSpec("mul")) as op_desc:
+    >>> with dnn.descriptors.OpTensorDescriptor(dnn.specs.OpTensorSpec("mul")) as op_desc:
     ...     print(op_desc.read_back())
     OpTensorSpec(op='MUL')
     """
@@ -95,7 +95,7 @@ class ReduceTensorDescriptor(
 
     Examples
     --------
-    >>> with dnn.ReduceTensorDescriptor(dnn.ReduceTensorSpec("avg")) as op_desc:
+    >>> with dnn.descriptors.ReduceTensorDescriptor(dnn.specs.ReduceTensorSpec("avg")) as op_desc:
     ...     print(op_desc.read_back())
     ReduceTensorSpec(op='AVG')
     """
@@ -115,7 +115,7 @@ class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=
 
     Examples
     --------
-    >>> with dnn.CTCLossDescriptor(dnn.CTCLossSpec("none", max_label_length=20)) as ctc_desc:
+    >>> with dnn.descriptors.CTCLossDescriptor(dnn.CTCLossSpec("none", max_label_length=20)) as ctc_desc:
     ...     print(ctc_desc.read_back())
     CTCLossSpec(normalization='NONE', max_label_length=20, compute_type='float32')
     """
@@ -140,7 +140,7 @@ class ActivationDescriptor(
 
     Examples
     --------
-    >>> with dnn.ActivationDescriptor(dnn.ActivationSpec("elu", 0.5)) as activation_desc:
+    >>> with dnn.descriptors.ActivationDescriptor(dnn.ActivationSpec("elu", 0.5)) as activation_desc:
     ...     print(activation_desc.read_back().coef)
     0.5
     """
@@ -175,7 +175,7 @@ class SpatialTransformerDescriptor(
 
     Examples
     --------
-    >>> with dnn.SpatialTransformerDescriptor(dnn.SpatialTransformerSpec((2, 3, 8, 8))) as transformer_desc:
+    >>> with dnn.descriptors.SpatialTransformerDescriptor(dnn.SpatialTransformerSpec((2, 3, 8, 8))) as transformer_desc:
     ...     print(transformer_desc.spec.shape)
     (2, 3, 8, 8)
     """
@@ -202,8 +202,8 @@ class TensorTransformDescriptor(
     Examples
     --------
     >>> with dnn.Handle() as handle:
-    ...     spec = dnn.TensorTransformSpec((0, 0, 1, 1), layout="NHWC")
-    ...     with dnn.TensorTransformDescriptor(spec, api=handle.api) as transform_desc:
+    ...     spec = dnn.specs.TensorTransformSpec((0, 0, 1, 1), layout="NHWC")
+    ...     with dnn.descriptors.TensorTransformDescriptor(spec, api=handle.api) as transform_desc:
     ...         print(transform_desc.read_back() == spec)
     True
     """

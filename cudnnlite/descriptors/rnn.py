@@ -191,7 +191,7 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
 
     Examples
     --------
-    >>> with dnn.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
+    >>> with dnn.descriptors.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
     ...     print(x_desc.read_back())
     RNNDataSpec((5, 3, 64), lengths=(5, 2, 4), dtype='float32', layout='sequence_major', padding_fill=-1.0)
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite.descriptors import DESCRIPTORS
+from cudnnlite.descriptors.native import DESCRIPTORS
 from cudnnlite.devices.storage import read_values, share_values, write_values
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.emulated.descriptor_state import descriptor_state

@@ -101,7 +101,7 @@ class DeviceProperties:
     """The properties of a GPU by which cuDNN chooses and compiles engines.
 
     The properties take the place of the GPU: saved on one machine, they answer on another which
-    engines cuDNN has for that GPU (`Graph.candidates`, `candidates`).  Properties can be compared,
+    engines cuDNN has for that GPU (`candidates`).  Properties can be compared,
     hashed, printed and saved.
 
     Parameters
@@ -129,8 +129,8 @@ class DeviceProperties:
 
     Examples
     --------
-    >>> h200 = dnn.DeviceProperties.named("h200")
-    >>> print(h200, dnn.DeviceProperties.from_json(h200.to_json()) == h200)
+    >>> h200 = dnn.types.DeviceProperties.named("h200")
+    >>> print(h200, dnn.types.DeviceProperties.from_json(h200.to_json()) == h200)
     NVIDIA H200, compute capability 9.0, 132 multiprocessors True
     >>> print(h200.replace(multiProcessorCount=66).multiprocessors)
     66

@@ -60,8 +60,8 @@ class Engine:
 
     Examples
     --------
-    >>> engine = dnn.Engine(38, {"STAGES": 2, 2: 5})
-    >>> print(engine, engine.knobs, dnn.Engine.from_plain(engine.to_plain()) == engine)
+    >>> engine = dnn.types.Engine(38, {"STAGES": 2, 2: 5})
+    >>> print(engine, engine.knobs, dnn.types.Engine.from_plain(engine.to_plain()) == engine)
     engine 38 (TILE_SIZE=5, STAGES=2) {'TILE_SIZE': 5, 'STAGES': 2} True
     """
 

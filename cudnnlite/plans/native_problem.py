@@ -11,7 +11,8 @@ import numpy as np
 from cudnnlite._raw.calls import PreparedCall
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.cached_property import cached_property
-from cudnnlite.descriptors import DESCRIPTORS, check_describable
+from cudnnlite.descriptors.native import DESCRIPTORS
+from cudnnlite.descriptors.tensor import check_describable
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
 from cudnnlite.errors import BadParamError, CudnnError, NotSupportedError

@@ -23,6 +23,7 @@ from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, RNNSpec, TensorSpec
 from cudnnlite.specs.frozen import FrozenSpec, exact_key, from_plain, to_plain
+from cudnnlite.unknown import path_of_spec
 
 SCALARS = {"alpha": 1.0, "beta": 0.0}
 
@@ -261,7 +262,7 @@ def _new_option(value: Any, argument: str, kind: Any) -> Any:
     hint = "; pass its .spec" if isinstance(getattr(value, "spec", None), kind) else ""
     if not hint and issubclass(kind, FrozenSpec):
         parameters = ", ".join([*signature(kind).parameters][:3])
-        hint = f": dnn.{kind.__name__}({parameters}, ...)"
+        hint = f": {path_of_spec(kind.__name__)}({parameters}, ...)"
     return instance_of(value, kind, argument, hint)
 
 

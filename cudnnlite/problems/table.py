@@ -48,7 +48,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     Examples
     --------
-    >>> algorithms, math_type = dnn.ConvolutionFwdAlgo, dnn.MathType.FMA
+    >>> algorithms, math_type = dnn.enums.ConvolutionFwdAlgo, dnn.MathType.FMA
     >>> fast = dnn.AlgorithmResult(algorithms.FFT, math_type, time_ms=0.1, workspace=9 << 20)
     >>> lean = dnn.AlgorithmResult(algorithms.GEMM, math_type, time_ms=0.2, workspace=1 << 20)
     >>> table = dnn.AlgorithmTable([fast, lean], title="an example", timing="made up")

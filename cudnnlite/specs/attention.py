@@ -268,7 +268,7 @@ class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
 
     Examples
     --------
-    >>> dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]).lengths
+    >>> dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3]).lengths
     (5, 3)
     """
 

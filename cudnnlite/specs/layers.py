@@ -175,7 +175,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
 
     Examples
     --------
-    >>> dnn.OpTensorSpec("max", nan="not_propagate")
+    >>> dnn.specs.OpTensorSpec("max", nan="not_propagate")
     OpTensorSpec(op='MAX', nan='NOT_PROPAGATE')
     """
 
@@ -216,7 +216,7 @@ class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor")
 
     Examples
     --------
-    >>> dnn.ReduceTensorSpec("norm2").op
+    >>> dnn.specs.ReduceTensorSpec("norm2").op
     <ReduceTensorOp.NORM2: 7>
     """
 
@@ -581,7 +581,7 @@ class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescri
 
     Examples
     --------
-    >>> spec = dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3))
+    >>> spec = dnn.specs.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3))
     >>> spec.output_shape((8, 3, 5, 6))
     (8, 18, 4, 2)
     """

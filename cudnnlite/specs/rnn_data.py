@@ -58,7 +58,7 @@ class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
 
     Examples
     --------
-    >>> data = dnn.RNNDataSpec((8, 64), lengths=[4, 3, 1], layout="packed")
+    >>> data = dnn.specs.RNNDataSpec((8, 64), lengths=[4, 3, 1], layout="packed")
     >>> data.batch, data.max_length, data.vector_size
     (3, 4, 64)
     >>> data.with_vectors(128)  # an output for this input

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from operation_functions import functions_of, operations
+from public_names import things
 
 import cudnnlite
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import Library
-from cudnnlite.descriptors import DESCRIPTORS
+from cudnnlite.descriptors.native import DESCRIPTORS
 from cudnnlite.emulated.functions import IMPLEMENTATIONS
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.workbench.doctor import probe
@@ -82,9 +83,8 @@ class Row:
 
 def public_docstrings() -> Iterator[tuple[str, str, bool]]:
     """Yield every public name, those of members and commands too, with its docstring, and whether it is a member."""
-    exported = {name: getattr(cudnnlite, name) for name in cudnnlite.__all__}
-    things = {name: thing for name, thing in exported.items() if callable(thing)}
-    for name, thing in (things | BEHIND_THE_HANDLE | COMMANDS).items():
+    named = {name: thing for name, thing in things().items() if callable(thing)}
+    for name, thing in (named | BEHIND_THE_HANDLE | COMMANDS).items():
         yield name, inspect.cleandoc(thing.__doc__ or ""), False
         if name in operations():
             for function_name, function in functions_of(name).items():

@@ -338,8 +338,8 @@ def test_recurrent_networks(tuner):
     )
     other = dnn.RNNSpec("tanh", 4, 6, math_type="fma")
     assert tuner.problems == [
-        rnn_forward.problem(spec, None, dnn.RNNDataSpec((7, 3, 4)), training=True),
-        rnn_forward.problem(other, None, dnn.RNNDataSpec((3, 7, 4), layout="batch_major")),
+        rnn_forward.problem(spec, None, dnn.specs.RNNDataSpec((7, 3, 4)), training=True),
+        rnn_forward.problem(other, None, dnn.specs.RNNDataSpec((3, 7, 4), layout="batch_major")),
     ]
 
 

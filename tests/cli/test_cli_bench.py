@@ -136,13 +136,13 @@ def several_problems():
     yield dnn.convolution_forward.problem(x.replace(strides=(2000, 1, 200, 10)), w, conv)
     for options in ({}, {"bidirectional": True, "num_layers": 2}, {"bias": "none"}):
         spec = dnn.RNNSpec("gru", 5, 7, dtype="float16", **options)
-        data = dnn.RNNDataSpec((4, 3, 5), dtype="float16")
+        data = dnn.specs.RNNDataSpec((4, 3, 5), dtype="float16")
         yield Problem(RNN_FORWARD, spec=spec, data=data, training=False)
         yield Problem(RNN_FORWARD, spec=spec, data=data, training=True)
     spec = dnn.RNNSpec("lstm", 5, 8, projection_size=4, dropout=0.25, num_layers=2)
     for data in (
-        dnn.RNNDataSpec((4, 3, 5), dtype="float32", layout="batch_major"),
-        dnn.RNNDataSpec((4, 3, 5), (4, 2, 1), dtype="float32"),
+        dnn.specs.RNNDataSpec((4, 3, 5), dtype="float32", layout="batch_major"),
+        dnn.specs.RNNDataSpec((4, 3, 5), (4, 2, 1), dtype="float32"),
     ):
         yield Problem(RNN_FORWARD, spec=spec, data=data, training=False)
     yield matmul_problem(1, 5, 7, 3, "float16")

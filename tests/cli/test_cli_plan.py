@@ -33,7 +33,7 @@ def cache_folder(tmp_path_factory):
 @pytest.fixture
 def h200_file(tmp_path):
     path = tmp_path / "mine"
-    dnn.DeviceProperties.named("h200").save(path)
+    dnn.types.DeviceProperties.named("h200").save(path)
     return path
 
 

@@ -13,7 +13,6 @@ from helpers.harness import drop
 import cudnnlite as dnn
 from cudnnlite import (
     ArgumentError,
-    ClosedError,
     ConvolutionDescriptor,
     ConvolutionSpec,
     FilterDescriptor,
@@ -23,6 +22,7 @@ from cudnnlite import (
     TensorSpec,
 )
 from cudnnlite.enums import TensorFormat
+from cudnnlite.errors import ClosedError
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "int32"]
 TENSORS = [

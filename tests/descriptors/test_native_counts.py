@@ -12,7 +12,8 @@ from helpers.harness import World
 from rnn_oracles import onnx_rnn, random_weights
 
 import cudnnlite as dnn
-from cudnnlite import ConvolutionDescriptor, FilterDescriptor, Handle, Status, TensorDescriptor
+from cudnnlite import ConvolutionDescriptor, FilterDescriptor, Handle, TensorDescriptor
+from cudnnlite.enums import Status
 
 X, W = (2, 4, 6, 5), (3, 4, 3, 3)
 CONV = dnn.ConvolutionSpec(1)
@@ -133,10 +134,10 @@ def get(run):
 def rnn_descriptors(run):
     with (
         dnn.RNNDescriptor(LSTM.replace(clip=(-1, 1))) as rnn,
-        dnn.RNNDataDescriptor((3, 2, 2)) as data,
+        dnn.descriptors.RNNDataDescriptor((3, 2, 2)) as data,
     ):
         assert rnn.read_back().clip == (-1, 1)
-        data.set(dnn.RNNDataSpec((4, 2, 2)))
+        data.set(dnn.specs.RNNDataSpec((4, 2, 2)))
         assert data.read_back().max_length == 4
 
 
@@ -447,7 +448,7 @@ def test_a_failed_plan_is_not_kept(world):
     with Handle(world.device) as h:
         x, w = h.array(IMAGES), h.array(FILTERS)
         world.ledger.fail(len(world.ledger.started) + 3)
-        with pytest.raises(dnn.AllocationError):
+        with pytest.raises(dnn.errors.AllocationError):
             dnn.convolution_forward(h, x, w, CONV)
         world.ledger.disarm()
         assert world.ledger.leaked() == {"Handle": 1}

@@ -13,22 +13,13 @@ from hypothesis import strategies as st
 from specs.test_rnn_specs import DATA, SPECS, sequences
 
 import cudnnlite as dnn
-from cudnnlite import (
-    ArgumentError,
-    ClosedError,
-    DropoutDescriptor,
-    MathType,
-    RNNAlgo,
-    RNNBiasMode,
-    RNNDataDescriptor,
-    RNNDataSpec,
-    RNNDescriptor,
-    RNNSpec,
-    TensorDescriptor,
-    TensorSpec,
-)
+from cudnnlite import ArgumentError, MathType, RNNDescriptor, RNNSpec, TensorDescriptor, TensorSpec
 from cudnnlite._raw.api import library_api
+from cudnnlite.descriptors import DropoutDescriptor, RNNDataDescriptor
 from cudnnlite.descriptors.rnn import RNNStateDescriptor, read_rnn
+from cudnnlite.enums import RNNAlgo, RNNBiasMode
+from cudnnlite.errors import ClosedError
+from cudnnlite.specs import RNNDataSpec
 
 SETTINGS = settings(
     max_examples=100,
@@ -329,7 +320,7 @@ def test_closed_states_are_refused(own_handle, states):
         (lambda: RNNDescriptor(LSTM, "NOPE"), "algorithm='NOPE'.*PERSIST_STATIC"),
         (lambda: RNNDescriptor(LSTM, 99), "algorithm=99"),
         (lambda: RNNDescriptor(LSTM, None), "algorithm=None"),
-        (lambda: RNNDescriptor(LSTM, dnn.ConvolutionFwdAlgo.GEMM), "algorithm="),
+        (lambda: RNNDescriptor(LSTM, dnn.enums.ConvolutionFwdAlgo.GEMM), "algorithm="),
         (lambda: RNNDataDescriptor((5, 4)), "shape="),
         (lambda: RNNDataDescriptor((5, 4, 6), (6, 5, 5, 5)), "lengths="),
         (lambda: RNNDataDescriptor((5, 4, 6), layout="NTC"), "layout='NTC'"),
@@ -368,8 +359,8 @@ def test_a_refused_description_of_other_sequences(world):
     """The spec then is what cuDNN still holds."""
     before = RNNDataSpec((5, 4, 6))
     with RNNDataDescriptor(before) as descriptor:
-        world.ledger.fail_next("cudnnSetRNNDataDescriptor", dnn.Status.BAD_PARAM)
-        with pytest.raises(dnn.BadParamError):
+        world.ledger.fail_next("cudnnSetRNNDataDescriptor", dnn.enums.Status.BAD_PARAM)
+        with pytest.raises(dnn.errors.BadParamError):
             descriptor.set(RNNDataSpec((9, 4, 6)))
         assert descriptor.spec is before
         assert descriptor.read_back() == before

@@ -327,7 +327,12 @@ def _fused_normalization(
             if added
             else "batch_normalization_training_relu"
         ]
-        options = [dnn.BatchNormMode.SPATIAL_PERSISTENT, 1.0, 1e-5, dnn.ActivationSpec("relu")]
+        options = [
+            dnn.enums.BatchNormMode.SPATIAL_PERSISTENT,
+            1.0,
+            1e-5,
+            dnn.ActivationSpec("relu"),
+        ]
         out = (y, mean, var, running_mean, running_var)
         with request(handle, operation, operands, options, out=out).plan() as plan:
             reserve = place.poisoned("reserve", (plan.reserve,), "uint8")

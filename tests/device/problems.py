@@ -19,7 +19,9 @@ FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 ALGORITHMS = tuple(
-    algorithm for algorithm in dnn.ConvolutionFwdAlgo if algorithm != dnn.ConvolutionFwdAlgo.COUNT
+    algorithm
+    for algorithm in dnn.enums.ConvolutionFwdAlgo
+    if algorithm != dnn.enums.ConvolutionFwdAlgo.COUNT
 )
 # What a call may end with where cuDNN does not support a combination and no algorithm was named.
 UNSUPPORTED = (dnn.NotSupportedError, dnn.NoAlgorithmError)
@@ -191,7 +193,7 @@ class Problem:
         )
 
     def _oracle(self, x: Array, w: Array) -> Array:
-        flip = self.conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        flip = self.conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
         return onnx_convolution(
             x,
             w,
@@ -244,10 +246,10 @@ class Problem:
             magnitude = np.hypot(alpha * self.magnitude, beta * self.old_host.astype(np.float64))
         assert_close(result, self.expected(alpha, beta, old, result.dtype), allowed, magnitude)
 
-    def choice(self, **options: Any) -> dnn.ConvolutionFwdAlgo | dnn.Engine:
+    def choice(self, **options: Any) -> dnn.enums.ConvolutionFwdAlgo | dnn.types.Engine:
         """Return the heuristic's first algorithm, or an engine where only the graph API serves."""
         table = dnn.convolution_forward.heuristic(self.handle, self.x, self.w, self.conv, **options)
-        return table.best().algorithm if any(row.ok for row in table) else dnn.Engine(0)
+        return table.best().algorithm if any(row.ok for row in table) else dnn.types.Engine(0)
 
     def run(self, **options: Any) -> dnn.DeviceArray:
         """Call `convolution_forward`, into poisoned memory unless there is an `out`."""

@@ -361,8 +361,8 @@ class Problem:
         )
 
     def backward(
-        self, reserve: dnn.RNNReserve, **options: Any
-    ) -> tuple[dnn.RNNGradients, dnn.RNNWeights]:
+        self, reserve: dnn.types.RNNReserve, **options: Any
+    ) -> tuple[dnn.types.RNNGradients, dnn.RNNWeights]:
         """Call `rnn_backward_data` and `rnn_backward_weights`."""
         data = dnn.rnn_backward_data(self.handle, reserve, self.dy, self.dhy, self.dcy)
         return data, dnn.rnn_backward_weights(self.handle, reserve, **options)
@@ -370,8 +370,8 @@ class Problem:
     def chosen(self, algorithm: Any) -> Any:
         """Return the algorithm that a call runs."""
         if algorithm is not None:
-            return dnn.RNNAlgo[algorithm]
-        data = dnn.RNNDataSpec(self.x.shape, self.lengths, self.spec.dtype, self.layout)
+            return dnn.enums.RNNAlgo[algorithm]
+        data = dnn.specs.RNNDataSpec(self.x.shape, self.lengths, self.spec.dtype, self.layout)
         return heuristic(self.spec, data).algorithm
 
     def bound(self, algorithm: Any, *, gradient: bool = False) -> float:
@@ -419,7 +419,7 @@ class Problem:
 
     def assert_backward(
         self,
-        data: dnn.RNNGradients,
+        data: dnn.types.RNNGradients,
         weights: dnn.RNNWeights | dict[str, Array],
         algorithm: Any = "STANDARD",
     ) -> None:
@@ -460,7 +460,7 @@ class Problem:
         except dnn.NotSupportedError:
             assert algorithm not in (None, "STANDARD")
             full = self.lengths is None or min(self.lengths) == self.case.steps
-            assert why_not(self.spec, dnn.RNNAlgo[algorithm], full=full, backward=backward)
+            assert why_not(self.spec, dnn.enums.RNNAlgo[algorithm], full=full, backward=backward)
             return None
 
 

@@ -17,14 +17,14 @@ SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer norma
 
 
 def test_properties_of_a_handle_are_json_of_cudnn(handle: dnn.Handle) -> None:
-    found = dnn.DeviceProperties.of(handle)
-    assert dnn.DeviceProperties.from_json(found.to_json()) == found
+    found = dnn.types.DeviceProperties.of(handle)
+    assert dnn.types.DeviceProperties.from_json(found.to_json()) == found
     assert found.multiprocessors > 0
-    with dnn.BackendDescriptor(
+    with dnn.types.BackendDescriptor(
         handle, "DEVICEPROP", json_representation=found.to_json()
     ) as descriptor:
         read = descriptor.finalize().get("json_representation")
-    assert dnn.DeviceProperties.from_json(read) == found
+    assert dnn.types.DeviceProperties.from_json(read) == found
 
 
 def problems() -> dict[str, Any]:

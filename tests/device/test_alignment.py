@@ -47,7 +47,7 @@ def dy_host() -> Any:
 
 
 @pytest.mark.parametrize("name", FIRST_TRIALS)
-@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 def test_a_slice_is_computed_rightly_or_refused(handle: dnn.Handle, name: str) -> None:
     trial = FIRST_TRIALS[name]
     try:
@@ -78,7 +78,7 @@ def test_every_value_of_a_result_is_written(handle: dnn.Handle, name: str) -> No
 def test_a_copy_is_told_once_for_each_operand(handle: dnn.Handle, dy_host: Any) -> None:
     dy = place(handle, dy_host, 4)
     with pytest.warns(
-        dnn.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes"
+        dnn.errors.AlignmentWarning, match=r"dy begins at 0x\w+, which is not aligned to 16 bytes"
     ) as records:
         db = dnn.convolution_backward_bias(handle, dy)
     assert len(records) == 1
@@ -99,7 +99,7 @@ def test_aligned_operands_are_not_copied(handle: dnn.Handle, dy_host: Any) -> No
 def test_a_result_with_old_values_is_brought_back(handle: dnn.Handle, dy_host: Any) -> None:
     old = np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)
     out = place(handle, old, 8)
-    with pytest.warns(dnn.AlignmentWarning, match="out begins at"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="out begins at"):
         returned = dnn.convolution_backward_bias(
             handle, handle.array(dy_host), alpha=0.5, beta=2.0, out=out
         )
@@ -134,7 +134,7 @@ def test_gaps_of_a_result_stay_as_they_are(handle: dnn.Handle) -> None:
     )[0].numpy()
     y = place(handle, np.full_like(values, np.nan), 2, spec)
     before = memory_of(y)
-    with pytest.warns(dnn.AlignmentWarning, match="not aligned to 4 bytes"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="not aligned to 4 bytes"):
         normalize(handle, upload(handle, spec, values), y)
     np.testing.assert_array_equal(y.numpy(), expected)
     gaps = gap_mask(spec)
@@ -184,7 +184,9 @@ def test_addends_of_float32_behind_a_convolution_with_channels_last_are_copied(
     expected = call(handle, x, w, **operands, conv=conv, **options).numpy()
     aligned = operands[operand]
     operands[operand] = place(handle, aligned.numpy(), 4, aligned.spec)
-    with pytest.warns(dnn.AlignmentWarning, match=f"^{operand} begins at .* not aligned to 16"):
+    with pytest.warns(
+        dnn.errors.AlignmentWarning, match=f"^{operand} begins at .* not aligned to 16"
+    ):
         y = call(handle, x, w, **operands, conv=conv, **options)
     np.testing.assert_array_equal(y.numpy(), expected)
 
@@ -204,7 +206,7 @@ def test_a_bias_of_float32_with_channels_first_is_copied(handle: dnn.Handle) -> 
     call = dnn.convolution_bias_activation_forward
     expected = call(handle, x, w, bias, conv, "relu", interface="descriptor").numpy()
     misaligned = place(handle, bias.numpy(), 4, bias.spec)
-    with pytest.warns(dnn.AlignmentWarning, match="^bias begins at .* not aligned to 16"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="^bias begins at .* not aligned to 16"):
         y = call(handle, x, w, misaligned, conv, "relu", interface="descriptor")
     np.testing.assert_array_equal(y.numpy(), expected)
 
@@ -217,14 +219,16 @@ def test_a_bias_beside_images_that_are_converted_is_copied(handle: dnn.Handle) -
     bias = handle.array(random_values(rng, (1, 4, 1, 1, 1), "float32"))
     conv = dnn.ConvolutionSpec((1, 0, 0))  # of another algorithm's choice, TF32 would show
     row = dnn.AlgorithmResult(
-        dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NDHWC"
+        dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NDHWC"
     )
     misaligned = place(handle, bias.numpy(), 8, bias.spec)
     with dnn.convolution_bias_activation_forward.plan(
         handle, x, w, bias, conv, "relu", algorithm=row
     ) as plan:
         expected = plan(x, w, bias).numpy()
-        with pytest.warns(dnn.AlignmentWarning, match="^bias begins at .* not aligned to 16"):
+        with pytest.warns(
+            dnn.errors.AlignmentWarning, match="^bias begins at .* not aligned to 16"
+        ):
             y = plan(x, w, misaligned)
         np.testing.assert_array_equal(y.numpy(), expected)
 
@@ -240,7 +244,7 @@ def test_memory_that_two_operands_share_is_copied_once(handle: dnn.Handle) -> No
     z = handle.array(values)
     expected = dnn.convolution_bias_activation_forward(handle, x, w, bias, z=z, **options).numpy()
     out = place(handle, values, 2)
-    with pytest.warns(dnn.AlignmentWarning, match="z begins at"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="z begins at"):
         returned = dnn.convolution_bias_activation_forward(
             handle, x, w, bias, z=out, out=out, **options
         )
@@ -263,7 +267,7 @@ def test_where_no_descriptor_call_serves_an_engine_has_copies(handle: dnn.Handle
         handle, handle.array(x_host), handle.array(w_host), conv
     ).numpy()
     x, out = place(handle, x_host, 4), place(handle, np.full_like(expected, np.nan), 8)
-    with pytest.warns(dnn.AlignmentWarning) as records:
+    with pytest.warns(dnn.errors.AlignmentWarning) as records:
         assert dnn.convolution_forward(handle, x, handle.array(w_host), conv, out=out) is out
     assert [str(record.message).split()[0] for record in records] == ["x", "out"]
     np.testing.assert_array_equal(out.numpy(), expected)
@@ -295,7 +299,7 @@ def test_a_recorded_graph_has_no_copies(handle: dnn.Handle, dy_host: Any) -> Non
     dy, out = place(handle, dy_host, 4), handle.empty((1, 16, 1, 1))
     dnn.convolution_backward_bias(handle, handle.array(dy_host), out=out)
     with (
-        pytest.raises(dnn.CaptureError, match=r"dy begins at .*pass aligned memory"),
+        pytest.raises(dnn.errors.CaptureError, match=r"dy begins at .*pass aligned memory"),
         dnn.capture(handle),
     ):
         dnn.convolution_backward_bias(handle, dy, out=out)
@@ -317,7 +321,7 @@ def test_the_emulated_device_refuses_what_ends_a_gpus_context() -> None:
         with (
             dnn.TensorDescriptor(dy.spec) as dy_desc,
             dnn.TensorDescriptor(db.spec) as db_desc,
-            pytest.raises(dnn.BadParamError, match=r"dy at .* is not aligned to 16 bytes"),
+            pytest.raises(dnn.errors.BadParamError, match=r"dy at .* is not aligned to 16 bytes"),
         ):
             handle.api.cudnnConvolutionBackwardBias(
                 handle.ptr,
@@ -341,7 +345,7 @@ def test_no_operation_needs_more_than_the_calls_look_for(name: str) -> None:
     x = dnn.TensorSpec((2, 8, 4, 4), "float16", "NHWC")
     operation = OPERATIONS[name]
     specs = dict.fromkeys((*operation.reads, *operation.writes), x)
-    options = {"mode": dnn.BatchNormMode.SPATIAL_PERSISTENT, "beta": 0.5}
+    options = {"mode": dnn.enums.BatchNormMode.SPATIAL_PERSISTENT, "beta": 0.5}
     alignments = operation.alignments(specs, options)
     assert alignments
     assert set(alignments) <= set(specs)

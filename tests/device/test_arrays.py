@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import ArgumentError, CaptureError, ClosedError, TensorSpec
+from cudnnlite import ArgumentError, TensorSpec
+from cudnnlite.errors import CaptureError, ClosedError
 
 from .problems import memory_of, poisoned, random_values, upload, with_gaps
 

@@ -351,7 +351,7 @@ def test_dropout(handle, chances):
     # cuDNN keeps a probability in single precision
     np.testing.assert_allclose(y_host[survivors], plain[survivors] / share, rtol=1e-6)
     state.close()
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         case.forward(training=True, dropout_state=state)
     with pytest.raises(
         dnn.ArgumentError, match=r"with dropout cuDNN 9\.19 computes gradients that are not"

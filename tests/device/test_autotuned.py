@@ -40,7 +40,7 @@ from .test_tuner import (
     problem_of,
 )
 
-A, M, R = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.RNNAlgo
+A, M, R = dnn.enums.ConvolutionFwdAlgo, dnn.MathType, dnn.enums.RNNAlgo
 FIRST = dnn.AlgorithmResult(A.IMPLICIT_GEMM, M.FMA)
 STATIC = dnn.AlgorithmResult(R.PERSIST_STATIC, M.FMA, deterministic=None)
 MAKING = ("cudnnCreateConvolutionDescriptor", "cudnnCreateRNNDescriptor", HEURISTIC, FIND)
@@ -355,7 +355,7 @@ def test_an_rnn_asks(handle: dnn.Handle, chooser: Chooser) -> None:
         out = network.run(training=training, workspace_limit="1 GiB")
         network.assert_right(out)
         problem, alignments, limit = chooser.requests[-1]
-        data = dnn.RNNDataSpec(network.x.shape)
+        data = dnn.specs.RNNDataSpec(network.x.shape)
         assert problem == rnn_forward.problem(network.spec, None, data, training=training)
         assert alignments == {}
         assert limit == 1 << 30
@@ -515,7 +515,7 @@ def test_every_call_inside_uses_the_tuned_choice(
             assert plan.choice == best
         with network.plan() as rnn_plan:
             choice = tuner.choose(
-                rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
+                rnn_forward.problem(network.spec, None, dnn.specs.RNNDataSpec(network.x.shape))
             )
             assert rnn_plan.choice.algorithm == choice.algorithm
         assert tuner.measured == 2
@@ -651,7 +651,7 @@ def test_its_own_cache_is_closed_and_the_users_is_not(
     with dnn.autotuned(handle, cache=path) as tuner:
         case.run()
         assert tuner.cache.path == path
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         len(tuner.cache)
     with TuningCache(path) as cache:
         with dnn.autotuned(handle, cache=cache) as tuner:
@@ -678,7 +678,7 @@ def test_only_the_users_calls_are_recorded(handle: dnn.Handle, case: Case) -> No
             case.run()
         network.run()
         tuner.tune(problem_of(case, alpha=2.0))
-    rnn = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(network.x.shape))
+    rnn = rnn_forward.problem(network.spec, None, dnn.specs.RNNDataSpec(network.x.shape))
     problem = problem_of(case)
     assert {entry.problem: entry.count for entry in problems} == {problem: 3, rnn: 1}
     assert isinstance(problem, Problem)
@@ -707,7 +707,7 @@ def test_sequences_of_many_lengths_are_measured_a_few_times(
 def test_what_was_tuned_exactly_counts_before_what_is_typical(handle: dnn.Handle) -> None:
     network = Network(handle, lengths=(5, 4, 4, 2))
     problem = rnn_forward.problem(
-        network.spec, None, dnn.RNNDataSpec(network.x.shape, network.lengths)
+        network.spec, None, dnn.specs.RNNDataSpec(network.x.shape, network.lengths)
     )
     with dnn.autotuned(handle, cache=":memory:") as tuner:
         tuner.tune(problem)
@@ -767,20 +767,20 @@ def test_nothing_is_measured_while_a_graph_is_recorded(
         with monkeypatch.context() as patch:
             patch.setattr(handle.device, "is_capturing", lambda stream: stream is handle.stream)
             with pytest.warns(
-                dnn.TuningWarning,
+                dnn.errors.TuningWarning,
                 match=r"convolution forward of .* was never tuned, and it cannot be tuned while",
             ) as records:
                 case.run(out=out)
             assert len(records) == 1
             assert records[0].filename.endswith("problems.py"), "where the call stands"
-            with pytest.warns(dnn.TuningWarning, match="RNN forward of"):
+            with pytest.warns(dnn.errors.TuningWarning, match="RNN forward of"):
                 rnn_result = network.run(out=outs)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 case.run(out=out)
                 network.run(out=outs)
                 with dnn.convolution_forward.plan(handle, case.x, case.w, case.conv) as plan:
-                    assert not isinstance(plan.choice.algorithm, dnn.Engine)
+                    assert not isinstance(plan.choice.algorithm, dnn.types.Engine)
             assert tuner.measured == 0
         case.assert_right(out, plan.choice.algorithm)
         network.assert_right(rnn_result)
@@ -823,7 +823,8 @@ def no_memory(*_: Any) -> Any:
 def test_nothing_is_measured_where_that_is_not_wanted(handle: dnn.Handle, case: Case) -> None:
     with dnn.autotuned(handle, cache=":memory:", measure=False) as tuner:
         with pytest.warns(
-            dnn.TuningWarning, match="and this tuner does not measure: cuDNN's heuristic chooses"
+            dnn.errors.TuningWarning,
+            match="and this tuner does not measure: cuDNN's heuristic chooses",
         ):
             y = case.run()
         case.assert_right(y, case.choice())
@@ -843,7 +844,7 @@ def test_what_nothing_satisfies_is_measured_once(handle: dnn.Handle, case: Case)
 
 def test_a_row_that_failed_is_refused(handle: dnn.Handle, case: Case) -> None:
     wrong = dnn.AlgorithmResult(A.GEMM, M.FMA, why_not="wrong: relative error 5.0e-01")
-    for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, status=dnn.Status.NOT_SUPPORTED)):
+    for row in (wrong, dnn.AlgorithmResult(A.GEMM, M.FMA, status=dnn.enums.Status.NOT_SUPPORTED)):
         with pytest.raises(
             dnn.ArgumentError,
             match=r"algorithm=GEMM .* cannot be used: (wrong: relative|NOT_SUPPORTED)",
@@ -876,7 +877,9 @@ def test_a_real_graph_can_be_recorded(handle: dnn.Handle) -> None:
                 assert graph is None
                 continue
             assert graph is not None
-            assert sum(warning.category is dnn.TuningWarning for warning in records) == (not tuned)
+            assert sum(warning.category is dnn.errors.TuningWarning for warning in records) == (
+                not tuned
+            )
             fill(out, 0xFF)
             graph()
             handle.synchronize()

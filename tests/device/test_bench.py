@@ -41,7 +41,7 @@ def product(a, b):
 
 def network(*, training=False, cell="lstm"):
     spec = dnn.RNNSpec(cell, 16, 32, dtype="float32")
-    data = dnn.RNNDataSpec((6, 3, 16), (6, 4, 2), dtype="float32")
+    data = dnn.specs.RNNDataSpec((6, 3, 16), (6, 4, 2), dtype="float32")
     return Problem(RNN_FORWARD, spec=spec, data=data, training=training)
 
 

@@ -18,20 +18,24 @@ from .operation_samples import LAYOUTS, reference_of, request, spec_of
 from .problems import gap_mask, memory_of, poisoned, random_values, upload
 
 DRAWS = 60
-REFUSED = (dnn.ArgumentError, dnn.NotSupportedError, dnn.BadParamError)
+REFUSED = (dnn.ArgumentError, dnn.NotSupportedError, dnn.errors.BadParamError)
 # operation -> options, of those that have more than one way to go
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "activation_forward": [{"activation": dnn.ActivationSpec("relu")}],
     "softmax_forward": [
-        {"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode
+        {"algorithm": a, "mode": m}
+        for a in dnn.enums.SoftmaxAlgorithm
+        for m in dnn.enums.SoftmaxMode
     ],
     "softmax_backward": [
-        {"algorithm": a, "mode": m} for a in dnn.SoftmaxAlgorithm for m in dnn.SoftmaxMode
+        {"algorithm": a, "mode": m}
+        for a in dnn.enums.SoftmaxAlgorithm
+        for m in dnn.enums.SoftmaxMode
     ],
     "lrn_forward": [{"norm": dnn.LRNSpec(3, 0.5, 0.75, 1.0)}],
     "lrn_backward": [{"norm": dnn.LRNSpec(3, 0.5, 0.75, 1.0)}],
     "pooling_forward": [{"pooling": dnn.PoolingSpec(1)}],
-    "op_tensor": [{"op": dnn.OpTensorSpec("add"), "alpha1": 1.0, "alpha2": 0.5}],
+    "op_tensor": [{"op": dnn.specs.OpTensorSpec("add"), "alpha1": 1.0, "alpha2": 0.5}],
 }
 
 
@@ -220,11 +224,11 @@ def test_op_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str, layout: 
 
 @pytest.mark.parametrize("out_dtype", ["int8", "float32"])
 @pytest.mark.parametrize(
-    "op", [op for op in dnn.ReduceTensorOp.__members__ if not op.startswith("MUL")]
+    "op", [op for op in dnn.enums.ReduceTensorOp.__members__ if not op.startswith("MUL")]
 )
 def test_reduce_tensor_on_int8(handle: dnn.Handle, op: str, out_dtype: str) -> None:
     host = np.random.default_rng(0).integers(-20, 21, (2, 4, 3, 3))
-    spec = dnn.ReduceTensorSpec(op)
+    spec = dnn.specs.ReduceTensorSpec(op)
     out = poisoned(handle, dnn.TensorSpec((2, 4, 1, 1), out_dtype))
     dnn.reduce_tensor(handle, handle.array(host, dtype="int8"), spec, out=out)
     (expected,) = reference_of("reduce_tensor")(
@@ -244,7 +248,7 @@ def test_float16_is_reduced_into_float32(handle: dnn.Handle, op: str, layout: st
     with dnn.reduce_tensor.plan(handle, a, op, out=out) as plan:
         assert plan(a, out=out) is out
     (expected,) = reference_of("reduce_tensor")(
-        host.astype(np.float64), np.zeros((3, 8, 1, 1)), op=dnn.ReduceTensorSpec(op)
+        host.astype(np.float64), np.zeros((3, 8, 1, 1)), op=dnn.specs.ReduceTensorSpec(op)
     )
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5)
     assert dnn.reduce_tensor(handle, a, op, out=out) is out

@@ -35,7 +35,7 @@ def put_on_stream(handle: dnn.Handle, own_stream: bool) -> None:
         handle.stream = handle.device.create_stream()
 
 
-Capture = Callable[[], AbstractContextManager[dnn.CapturedGraph]]
+Capture = Callable[[], AbstractContextManager[dnn.types.CapturedGraph]]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def capture(handle: dnn.Handle) -> Iterator[Capture]:
     with ExitStack() as stack:
 
         @contextmanager
-        def close_later() -> Iterator[dnn.CapturedGraph]:
+        def close_later() -> Iterator[dnn.types.CapturedGraph]:
             with dnn.capture(handle) as graph:
                 yield stack.enter_context(graph)
 
@@ -220,7 +220,7 @@ def test_two_graphs_side_by_side(handle: dnn.Handle, capture: Capture) -> None:
     for graph in reversed(graphs):
         graph.launch()
     for problem, y in zip(problems, outs, strict=True):
-        problem.assert_right(y, dnn.Engine(0))
+        problem.assert_right(y, dnn.types.Engine(0))
 
 
 # ---------------------------------------------------------------- what is refused
@@ -328,20 +328,20 @@ def test_refused_by_name_and_nothing_is_left_broken(
     put_on_stream(handle, own_stream)
     scene = Scene(handle, capture)
     action, words = REFUSED[refusal]
-    with pytest.raises(dnn.CaptureError, match=words), capture() as graph:
+    with pytest.raises(dnn.errors.CaptureError, match=words), capture() as graph:
         action(scene)
     assert not capturing(handle)
     assert handle.graph is None
-    with pytest.raises(dnn.ClosedError, match="CapturedGraph"):
+    with pytest.raises(dnn.errors.ClosedError, match="CapturedGraph"):
         graph.launch()
     # who catches the error in the block goes on recording
     fill(scene.y, 0xFF)
     with capture() as graph:
-        with pytest.raises(dnn.CaptureError):
+        with pytest.raises(dnn.errors.CaptureError):
             action(scene)
         scene.problem.run(out=scene.y)
     graph.launch()
-    scene.problem.assert_right(scene.y, dnn.Engine(0))
+    scene.problem.assert_right(scene.y, dnn.types.Engine(0))
     scene.convolve()
 
 
@@ -366,7 +366,7 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
                 second.synchronize,
             ):
                 with pytest.raises(
-                    dnn.CaptureError,
+                    dnn.errors.CaptureError,
                     match=r"recorded on .* through another handle; call through that one",
                 ):
                     refused()
@@ -376,7 +376,7 @@ def test_no_other_handle_on_the_stream_is_used_meanwhile(
         with capture():
             x, w = second.array(problem.x_host), second.array(problem.w_host)
             problem.assert_right(
-                dnn.convolution_forward(second, x, w, problem.conv), dnn.Engine(0)
+                dnn.convolution_forward(second, x, w, problem.conv), dnn.types.Engine(0)
             )  # at once
 
 
@@ -401,7 +401,9 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
         y = problem.run()
 
         def elsewhere() -> None:
-            with pytest.raises(dnn.CaptureError, match="through this handle on another thread"):
+            with pytest.raises(
+                dnn.errors.CaptureError, match="through this handle on another thread"
+            ):
                 problem.run(out=y)
             refusals.append("refused")
 
@@ -410,7 +412,8 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
             thread.start()
             thread.join()
             with pytest.raises(
-                dnn.CaptureError, match="cannot be closed while a CUDA graph is recorded through it"
+                dnn.errors.CaptureError,
+                match="cannot be closed while a CUDA graph is recorded through it",
             ):
                 handle.close()
             problem.run(out=y)
@@ -419,8 +422,8 @@ def test_a_handle_that_records_is_used_by_one_thread_and_not_closed(device: Any)
 
 
 def test_the_error_can_be_caught_as_what_it_is(handle: dnn.Handle) -> None:
-    assert issubclass(dnn.CaptureError, (dnn.CudnnliteError,))
-    assert issubclass(dnn.CaptureError, RuntimeError)
+    assert issubclass(dnn.errors.CaptureError, (dnn.CudnnliteError,))
+    assert issubclass(dnn.errors.CaptureError, RuntimeError)
 
 
 def test_an_exception_in_the_block_ends_the_capture(handle: dnn.Handle, capture: Capture) -> None:
@@ -444,13 +447,15 @@ def test_the_chooser_asks_nothing_of_the_device(handle: dnn.Handle, capture: Cap
     with (
         dnn.autotuned(handle, cache=":memory:") as tuner,
         capture() as graph,
-        pytest.warns(dnn.TuningWarning, match="cannot be tuned while a CUDA graph is recorded"),
+        pytest.warns(
+            dnn.errors.TuningWarning, match="cannot be tuned while a CUDA graph is recorded"
+        ),
     ):
         problem.run(out=y)
     assert tuner.measured == 0
     fill(y, 0xFF)
     graph.launch()
-    problem.assert_right(y, dnn.Engine(0))
+    problem.assert_right(y, dnn.types.Engine(0))
 
 
 # ---------------------------------------------------------------- lifetimes
@@ -472,11 +477,11 @@ def test_what_a_graph_needs_lives_as_long_as_it(handle: dnn.Handle, capture: Cap
     for thing in (problem.x, problem.w, plan):
         thing.close()
     gc.collect()
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         plan(problem.x, problem.w)
     rubbish = [poisoned(handle, dnn.TensorSpec(X)) for _ in range(8)]
     graph.launch()
-    problem.assert_right(again, dnn.Engine(0))
+    problem.assert_right(again, dnn.types.Engine(0))
     del rubbish
     graph.close()  # and the fixture sees that nothing is left
 
@@ -491,7 +496,7 @@ def test_after_close(handle: dnn.Handle, capture: Capture) -> None:
     assert graph.closed
     assert repr(graph).startswith("<closed")
     graph.close()
-    with pytest.raises(dnn.ClosedError, match=r"CapturedGraph .* was closed"):
+    with pytest.raises(dnn.errors.ClosedError, match=r"CapturedGraph .* was closed"):
         graph.launch()
     problem.check()
 
@@ -503,7 +508,7 @@ def test_a_graph_is_closed_with_its_handle(device: Any) -> None:
         with dnn.capture(handle) as graph:
             problem.run(out=y)
     assert graph.closed
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         graph.launch()
 
 
@@ -513,7 +518,7 @@ def test_closed_in_the_block(handle: dnn.Handle, capture: Capture) -> None:
     with capture() as graph:
         problem.run(out=y)
         graph.close()
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         graph.launch()
     problem.check()
 
@@ -563,7 +568,7 @@ def test_a_graph_belongs_to_the_thread_of_its_handle(handle: dnn.Handle, capture
         for work in (graph.launch, dnn.capture(handle).__enter__):
             try:
                 work()
-            except dnn.ThreadError as error:
+            except dnn.errors.ThreadError as error:
                 raised.append(error)
 
     thread = threading.Thread(target=elsewhere)
@@ -588,7 +593,7 @@ def test_threads_capture_at_once(device: Any, own_stream: bool) -> None:
                 barrier.wait(60)
                 if seed == 2:  # one that records nothing, and waits for its own stream only
                     problem.run(out=y)
-                    problem.assert_right(y, dnn.Engine(0))
+                    problem.assert_right(y, dnn.types.Engine(0))
                     barrier.wait(60)
                     return
                 with dnn.capture(handle) as graph:
@@ -597,7 +602,7 @@ def test_threads_capture_at_once(device: Any, own_stream: bool) -> None:
                 assert graph.calls == 1
                 with graph:
                     graph.launch()
-                problem.assert_right(y, dnn.Engine(0))
+                problem.assert_right(y, dnn.types.Engine(0))
         except BaseException as error:
             failed.append(error)
             barrier.abort()
@@ -622,7 +627,7 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
     def elsewhere() -> None:
         try:
             handle.device.synchronize()
-        except dnn.CaptureError as error:
+        except dnn.errors.CaptureError as error:
             messages.append(str(error))
         with dnn.Handle(handle.device) as other, warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -631,7 +636,9 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
                 messages.append(dnn.convolution_forward(other, x, w, problem.conv).numpy())
                 messages.append(tuner.measured)
             messages.extend(
-                str(warning.message) for warning in warned if warning.category is dnn.TuningWarning
+                str(warning.message)
+                for warning in warned
+                if warning.category is dnn.errors.TuningWarning
             )
 
     with capture() as graph:
@@ -641,10 +648,10 @@ def test_another_thread_cannot_wait_for_the_device(handle: dnn.Handle, capture: 
         problem.run(out=y)
     fill(y, 0xFF)
     graph.launch()
-    problem.assert_right(y, dnn.Engine(0))
+    problem.assert_right(y, dnn.types.Engine(0))
     refused, result, measured, warning = messages
     assert "cannot be waited for while a CUDA graph is recorded" in refused
-    problem.assert_right(result, dnn.Engine(0))
+    problem.assert_right(result, dnn.types.Engine(0))
     assert measured == 0
     assert "was never tuned, and it cannot be tuned now" in warning
 

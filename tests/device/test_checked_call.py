@@ -28,7 +28,7 @@ from cudnnlite.workbench.tuning.recording import record_problems
 from .calls import CALLS, Call, Operand
 from .problems import fill, memory_of
 
-CONV, PRECOMP = CALLS["convolution_forward"], dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+CONV, PRECOMP = CALLS["convolution_forward"], dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
 ONE_SIDED = dnn.PoolingSpec(2, padding=((1, 0), (0, 1)))
 # By how the call is made: a call that has a plan of this kind.
 KINDS: dict[str, Call] = {
@@ -190,7 +190,7 @@ def scene_of(handle: dnn.Handle) -> Iterator[Callable[..., Scene]]:
 
 
 # Whether a copy is warned of is tested elsewhere.
-pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 
 
 # ---------------------------------------------------------------- what is refused
@@ -268,8 +268,8 @@ class Refusal(NamedTuple):
 
 
 REFUSALS = {
-    "operand closed": Refusal(close_operand, dnn.ClosedError, "closed"),
-    "output closed": Refusal(close_output, dnn.ClosedError, "closed"),
+    "operand closed": Refusal(close_operand, dnn.errors.ClosedError, "closed"),
+    "output closed": Refusal(close_output, dnn.errors.ClosedError, "closed"),
     "overlap": Refusal(overlap, dnn.ArgumentError, "overlaps"),
     "other device": Refusal(foreign_device, dnn.ArrayTypeError, "device|is on"),
     "host array": Refusal(host_array, dnn.ArrayTypeError, "host array"),
@@ -330,17 +330,17 @@ def test_a_network_whose_input_grew_into_its_output(scene_of: Any, handle: dnn.H
 def test_a_closed_plan_and_a_closed_handle(scene_of: Any, handle: dnn.Handle, kind: str) -> None:
     scene = scene_of(kind)
     scene.plan.close()
-    with pytest.raises(dnn.ClosedError, match="closed"):
+    with pytest.raises(dnn.errors.ClosedError, match="closed"):
         scene.run()
     with dnn.Handle(handle.device) as other:
         scene = Scene(other, kind)
         other.close()
-        with pytest.raises(dnn.ClosedError, match="closed"):
+        with pytest.raises(dnn.errors.ClosedError, match="closed"):
             scene.run()
     with dnn.Handle(handle.device) as other:
         line = Scene(other, kind, line=True)
         other.close()
-        with pytest.raises(dnn.ClosedError, match="closed"):
+        with pytest.raises(dnn.errors.ClosedError, match="closed"):
             line.run()
 
 
@@ -359,7 +359,7 @@ def test_another_thread(scene_of: Any, kind: str, line: bool) -> None:
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert [type(error) for error in raised] == [dnn.ThreadError]
+    assert [type(error) for error in raised] == [dnn.errors.ThreadError]
     scene.works()
 
 
@@ -568,7 +568,10 @@ def test_a_warm_call_is_recorded(scene_of: Any, handle: dnn.Handle, kind: str) -
 def test_a_graph_that_another_handle_records(scene_of: Any, handle: dnn.Handle, kind: str) -> None:
     scene = scene_of(kind)
     with dnn.Handle(handle.device) as other:
-        with dnn.capture(other) as graph, pytest.raises(dnn.CaptureError, match="another handle"):
+        with (
+            dnn.capture(other) as graph,
+            pytest.raises(dnn.errors.CaptureError, match="another handle"),
+        ):
             scene.run()
         graph.close()
     scene.works()

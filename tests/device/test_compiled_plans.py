@@ -136,7 +136,7 @@ def test_kernels_for_all_sizes_are_restored(
     assert plan_files(store) == files
 
 
-def compiled_engine(handle: dnn.Handle, graph: dnn.Graph) -> dnn.Engine:
+def compiled_engine(handle: dnn.Handle, graph: dnn.Graph) -> dnn.types.Engine:
     """Return the last engine that the heuristics name, with knobs, and that cuDNN compiles."""
     with ExitStack() as stack:
         native = lower(graph, handle, stack)
@@ -165,7 +165,7 @@ def test_an_engine_that_does_not_serve_a_size_is_passed_over(
 ) -> None:
     graph = product(*SIZES[0], dynamic_shapes=True)
     expected = choice(handle, graph)
-    no_engine = dnn.Engine(10**6)
+    no_engine = dnn.types.Engine(10**6)
     monkeypatch.setattr(KernelCaches, "engines", lambda *_: (no_engine,))
     assert choice(handle, graph) == expected
 

@@ -21,15 +21,15 @@ from .calls import CALLS, RAGGED, Call, Operand
 from .problems import gap_mask, memory_of, poisoned, upload, with_gaps
 
 # Whether a copy is warned of is tested elsewhere.
-pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 
 IMAGES, FILTERS, RESULT = (2, 8, 9, 11), (16, 8, 3, 3), (2, 16, 9, 11)
 NAMES = {"first": "NCHW", "last": "NHWC"}
 OTHER = {"first": "last", "last": "first"}
 ALGORITHMS = {
-    "convolution_forward": dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM,
-    "convolution_backward_data": dnn.ConvolutionBwdDataAlgo.ALGO_1,
-    "convolution_backward_filter": dnn.ConvolutionBwdFilterAlgo.ALGO_1,
+    "convolution_forward": dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM,
+    "convolution_backward_data": dnn.enums.ConvolutionBwdDataAlgo.ALGO_1,
+    "convolution_backward_filter": dnn.enums.ConvolutionBwdFilterAlgo.ALGO_1,
 }
 WRITTEN = dict(zip(ALGORITHMS, (RESULT, IMAGES, FILTERS), strict=True))
 

@@ -104,7 +104,7 @@ class Case:
             self.conv.pads(spatial),
             *self.conv.steps(spatial)[1:],
             self.conv.groups,
-            self.conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+            self.conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION,
         )
         if kind == "data":
             self.read, self.like = ("w", "dy"), "x"
@@ -241,7 +241,7 @@ def test_plans_say_what_they_chose(handle: dnn.Handle, kind: str, name: str) -> 
             case.check(plan(*case.arrays))
             case.check(plan(*case.arrays, out=case.fresh()))
             plans[interface] = plan.choice
-    assert isinstance(plans[None].algorithm, dnn.Engine)
+    assert isinstance(plans[None].algorithm, dnn.types.Engine)
     assert plans[None].algorithm == plans["graph"].algorithm
     assert isinstance(plans["descriptor"].algorithm, case.operation.algorithms.kind)
     assert plans[None].math_type == dnn.MathType.FMA
@@ -471,7 +471,7 @@ def test_random_gradients_agree_with_onnx_and_are_adjoint(device: Any, kind: str
         steps = (
             *case.conv.steps(dy.ndim - 2),
             case.conv.groups,
-            case.conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+            case.conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION,
         )
         old = case.old.astype(np.float64)
         y = onnx_convolution(*((old, other) if kind == "data" else (other, old)), *steps)
@@ -535,8 +535,8 @@ def test_gradients_are_tuned(handle: dnn.Handle, kind: str, interface: str | Non
         assert all(row.error is not None and row.error < WINOGRAD_BOUND for row in right)
         kinds = {type(row.algorithm) for row in table}
         expected_kinds = {
-            None: {dnn.Engine, case.operation.algorithms.kind},
-            "graph": {dnn.Engine},
+            None: {dnn.types.Engine, case.operation.algorithms.kind},
+            "graph": {dnn.types.Engine},
             "descriptor": {case.operation.algorithms.kind},
         }
         assert kinds == expected_kinds[interface]
@@ -603,7 +603,7 @@ def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, la
     case.check(case.call(**like))
     case.check(case.call(out=case.fresh(1), alpha=-0.5, beta=2.0), -0.5, 2.0)
     with case.function.plan(handle, *case.arrays, case.conv, **like) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         case.check(plan(*case.arrays, out=case.fresh()))
     for option in ({"interface": "descriptor"}, {"algorithm": "ALGO_1"}):
         refuses(ARGUMENT, "only graphs pad", lambda o=option: case.call(**like, **o))
@@ -613,7 +613,7 @@ def test_engines_that_ignore_uneven_padding(handle: dnn.Handle) -> None:
     """Such an engine is neither chosen nor taken by name, nor by a graph's plan."""
     case = Case(handle, "filter", UNEVEN["3-D"], "float16")
     reason = "it computes a wrong gradient where padding differs at the two ends of an axis"
-    engine = dnn.Engine(1)
+    engine = dnn.types.Engine(1)
     refuses(ARGUMENT, reason, lambda: case.call(w=case.spec, algorithm=engine))
     graph = dnn.Graph()
     x, dy = (

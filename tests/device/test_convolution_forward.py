@@ -188,12 +188,12 @@ def test_the_gemms_support_the_plainest_case(
     handle: dnn.Handle, dtype: str, algorithm: str
 ) -> None:
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 3, 3), dtype, padding=1)
-    problem.assert_right(problem.run(algorithm=algorithm), dnn.ConvolutionFwdAlgo[algorithm])
+    problem.assert_right(problem.run(algorithm=algorithm), dnn.enums.ConvolutionFwdAlgo[algorithm])
 
 
 def test_an_algorithm_has_three_spellings(handle: dnn.Handle) -> None:
     problem = Problem(handle, (2, 8, 12, 14), (6, 8, 3, 3), padding=1, math_type="fma")
-    member = dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
+    member = dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM
     result = dnn.AlgorithmResult(member, dnn.MathType.FMA)
     for spelling in (member, "IMPLICIT_GEMM", "implicit_gemm", result):
         problem.assert_right(problem.run(algorithm=spelling), member)
@@ -201,7 +201,9 @@ def test_an_algorithm_has_three_spellings(handle: dnn.Handle) -> None:
 
 def test_a_result_brings_its_math_type(handle: dnn.Handle) -> None:
     problem = Problem(handle, (2, 64, 12, 14), (32, 64, 3, 3), layout="NHWC", padding=1)
-    precise = dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA)
+    precise = dnn.AlgorithmResult(
+        dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA
+    )
     problem.assert_right(
         problem.run(algorithm=precise), precise.algorithm, math_type=dnn.MathType.FMA
     )
@@ -354,7 +356,7 @@ def test_integers_without_out_give_integers(handle: dnn.Handle, dtype: str) -> N
         handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_PRECOMP_GEMM"
     )
     assert y.spec.dtype == problem.x.spec.dtype
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM)
 
 
 def test_integers_scaled_to_float32(handle: dnn.Handle) -> None:
@@ -363,7 +365,7 @@ def test_integers_scaled_to_float32(handle: dnn.Handle) -> None:
     out = handle.array(old, layout="NHWC")
     y = problem.run(alpha=0.3, beta=0.7, out=out, algorithm="IMPLICIT_PRECOMP_GEMM")
     problem.assert_right(
-        y, dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, alpha=0.3, beta=0.7, old=old
+        y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, alpha=0.3, beta=0.7, old=old
     )
 
 

@@ -77,7 +77,7 @@ class Case:
         )
         self.old = random_values(rng, self.problem.y.shape, dtype)
         self.before = upload(handle, self.problem.y, self.old)
-        flip = conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        flip = conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
         self.oracle_arguments = (
             self.x_host,
             self.w_host,

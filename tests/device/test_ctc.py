@@ -180,7 +180,7 @@ def integers(handle, values, dtype=np.int32):
 def test_the_emulated_device_refuses_what_ends_a_gpus_context():
     with dnn.Handle(device="emulated") as handle:
         operands = arguments(handle, LABELS, INPUTS, "device")
-        with pytest.raises(dnn.ExecutionError, match="illegal memory access"):
+        with pytest.raises(dnn.errors.ExecutionError, match="illegal memory access"):
             dnn.ctc_loss(
                 handle, handle.array(logits()), *operands, dnn.CTCLossSpec(max_label_length=3)
             )
@@ -188,7 +188,7 @@ def test_the_emulated_device_refuses_what_ends_a_gpus_context():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_other_types_are_refused(handle, dtype):
-    with pytest.raises((dnn.NotSupportedError, dnn.BadParamError)):
+    with pytest.raises((dnn.NotSupportedError, dnn.errors.BadParamError)):
         call(handle, x=handle.array(logits(), dtype=dtype))
 
 
@@ -226,7 +226,7 @@ def test_a_loss_is_captured(handle):
     out = dnn.ctc_loss(handle, x, *operands, spec)
     expected = [array.numpy() for array in out]
     with dnn.capture(handle) as graph:
-        with pytest.raises(dnn.CaptureError, match="have labels and lengths on the device"):
+        with pytest.raises(dnn.errors.CaptureError, match="have labels and lengths on the device"):
             dnn.ctc_loss(handle, x, *arguments(handle, LABELS, INPUTS, "host"), spec, out=out)
         dnn.ctc_loss(handle, x, *operands, spec, out=out)
     for array in out:
@@ -241,7 +241,7 @@ def test_the_emulated_loss_wants_its_workspace_whole():
     """Its size is another for each problem, as cuDNN's is, and a byte less is refused."""
     with (
         dnn.Handle("emulated") as handle,
-        dnn.CTCLossDescriptor(dnn.CTCLossSpec(max_label_length=4)) as ctc,
+        dnn.descriptors.CTCLossDescriptor(dnn.CTCLossSpec(max_label_length=4)) as ctc,
     ):
         sizes = []
         for shape, longest in (((5, 2, 6), 2), ((6, 2, 6), 2), ((5, 3, 6), 2), ((5, 2, 6), 3)):
@@ -268,7 +268,7 @@ def test_the_emulated_loss_wants_its_workspace_whole():
                     scratch.ptr,
                 )
                 handle.api.cudnnCTCLoss(*call, size.value)
-                with pytest.raises(dnn.BadParamError, match=f"{size.value} are needed"):
+                with pytest.raises(dnn.errors.BadParamError, match=f"{size.value} are needed"):
                     handle.api.cudnnCTCLoss(*call, size.value - 1)
         assert len({*sizes}) == 4
         assert min(sizes) == sizes[0] > 0

@@ -167,10 +167,10 @@ def test_all_knobs_of_a_configuration_are_read(
 def test_the_choice_says_what_and_why(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA, "strict float32 is kept"
         for row, why in plan.choice.passed_over:
-            assert isinstance(row.algorithm, dnn.Engine)
+            assert isinstance(row.algorithm, dnn.types.Engine)
             assert why
         assert str(plan.choice).startswith(f"engine {plan.choice.algorithm.index}")
         assert plan.workspace == plan.choice.workspace
@@ -183,7 +183,7 @@ def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -
         dnn.FilterSpec((8, 8, 3, 3), "int8", "NHWC"),
     )
     with dnn.convolution_forward.plan(handle, x, w) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert isinstance(plan.choice.algorithm, dnn.enums.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: integers stay with the descriptor call"
         assert plan.choice.remark in str(plan.choice)
     with pytest.raises(dnn.NotSupportedError, match="integers stay"):
@@ -192,7 +192,11 @@ def test_integers_stay_with_the_descriptor_call_and_say_so(handle: dnn.Handle) -
 
 def test_the_interface_narrows(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
-    kinds = {"descriptor": dnn.ConvolutionFwdAlgo, "graph": dnn.Engine, None: dnn.Engine}
+    kinds = {
+        "descriptor": dnn.enums.ConvolutionFwdAlgo,
+        "graph": dnn.types.Engine,
+        None: dnn.types.Engine,
+    }
     for interface, kind in kinds.items():
         with dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, interface=interface
@@ -230,7 +234,7 @@ def test_a_workspace_of_ones_own_with_a_limit(handle: dnn.Handle) -> None:
         problem.run(workspace=np.zeros(1 << 16, np.uint8), workspace_limit="64 KiB")
     workspace = handle.empty((1 << 20,), "uint8")
     y = problem.run(workspace=workspace, workspace_limit="1 MiB")
-    problem.assert_right(y, dnn.Engine(0))
+    problem.assert_right(y, dnn.types.Engine(0))
     assert handle.workspace.size == 0
 
 
@@ -250,12 +254,12 @@ def test_where_no_engine_fits_the_limit(
         dnn.WorkspaceLimitError, match=r"no engine serves: .*needs 1 GiB, the limit is 64 MiB"
     ):
         problem.run(workspace_limit="64 MiB", interface="graph")
-    with pytest.warns(dnn.WorkspaceLimitWarning, match=r"excluded engine .*needs 1 GiB"):
+    with pytest.warns(dnn.errors.WorkspaceLimitWarning, match=r"excluded engine .*needs 1 GiB"):
         plan = dnn.convolution_forward.plan(
             handle, problem.x, problem.w, problem.conv, workspace_limit="64 MiB"
         )
     with plan:
-        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert isinstance(plan.choice.algorithm, dnn.enums.ConvolutionFwdAlgo)
         assert "needs 1 GiB" in plan.choice.remark
 
 
@@ -268,7 +272,9 @@ def test_an_engine_that_fails_to_become_a_plan_is_told(
     def refusing(plan: ExecutionPlan, graph: Any, configuration: Any, stack: Any) -> None:
         if not refused:
             refused.append(configuration.engine)
-            raise dnn.NotSupportedError("cudnnBackendFinalize", dnn.Status.NOT_SUPPORTED, "no")
+            raise dnn.NotSupportedError(
+                "cudnnBackendFinalize", dnn.enums.Status.NOT_SUPPORTED, "no"
+            )
         real(plan, graph, configuration, stack)
 
     monkeypatch.setattr(ExecutionPlan, "__init__", refusing)
@@ -285,10 +291,10 @@ def test_a_limit_that_excludes_the_preferred_warns(handle: dnn.Handle) -> None:
         needed = plan.workspace
     if not needed:
         return  # nothing to exclude: this device's preferred engine wants none
-    with pytest.warns(dnn.WorkspaceLimitWarning, match="excluded") as records:
+    with pytest.warns(dnn.errors.WorkspaceLimitWarning, match="excluded") as records:
         y = problem.run(workspace_limit=needed - 1)
     assert records[0].filename.endswith("problems.py"), "where the call stands"
-    problem.assert_right(y, dnn.Engine(0))
+    problem.assert_right(y, dnn.types.Engine(0))
     assert handle.workspace.peak < needed
 
 
@@ -332,7 +338,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, operand: str) -> None
     with dnn.convolution_forward.plan(
         handle, operands["x"], operands["w"], problem.conv, out=operands["out"]
     ) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert isinstance(plan.choice.algorithm, dnn.enums.ConvolutionFwdAlgo)
         assert plan.choice.remark == "no engine serves: an operand is not aligned to 16 bytes"
         problem.assert_right(
             plan(operands["x"], operands["w"], out=operands["out"]), plan.choice.algorithm
@@ -357,7 +363,7 @@ def test_strided_operands_are_right(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     spec = with_gaps(problem.y_shape, "float32")
     out = upload(handle, spec, np.full(problem.y_shape, np.nan, np.float32))
-    problem.assert_right(problem.run(out=out), dnn.Engine(0))
+    problem.assert_right(problem.run(out=out), dnn.types.Engine(0))
 
 
 def test_a_closed_plan_leaves_no_plan_for_misaligned_operands_behind(handle: dnn.Handle) -> None:
@@ -381,7 +387,7 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1, math_type="fma")
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
         engine, row = plan.choice.algorithm, plan.choice
-    again = dnn.Engine.from_plain(json.loads(json.dumps(engine.to_plain())))
+    again = dnn.types.Engine.from_plain(json.loads(json.dumps(engine.to_plain())))
     assert again == engine
     assert hash(again) == hash(engine)
     assert row_from_plain(json.loads(json.dumps(row_to_plain(row)))) == row
@@ -397,10 +403,13 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        (dnn.Engine(9999), "algorithm=engine 9999: there is no such engine; those .* from 0 to "),
-        (dnn.Engine(-1), "algorithm=engine -1: there is no such engine; those .* from 0 to "),
         (
-            dnn.Engine(0, {"TILE_SIZE": 9999}),
+            dnn.types.Engine(9999),
+            "algorithm=engine 9999: there is no such engine; those .* from 0 to ",
+        ),
+        (dnn.types.Engine(-1), "algorithm=engine -1: there is no such engine; those .* from 0 to "),
+        (
+            dnn.types.Engine(0, {"TILE_SIZE": 9999}),
             (
                 r"algorithm=engine 0 \(TILE_SIZE=9999\): for this problem there is no such engine, "
                 r"or it"
@@ -409,7 +418,9 @@ def test_an_engine_is_a_value(handle: dnn.Handle) -> None:
     ],
     ids=str,
 )
-def test_an_engine_that_is_none_here(handle: dnn.Handle, engine: dnn.Engine, message: str) -> None:
+def test_an_engine_that_is_none_here(
+    handle: dnn.Handle, engine: dnn.types.Engine, message: str
+) -> None:
     problem = Problem(handle, X, W, padding=1)
     for call in (dnn.convolution_forward.plan, dnn.convolution_forward):
         with pytest.raises(dnn.CudnnError, match=message) as error:
@@ -486,7 +497,7 @@ def test_the_tuner_ranks_both_interfaces(
             )
             best = tuner.choose(convolution)
         for row in table:
-            if isinstance(row.algorithm, dnn.Engine) and row.ok:
+            if isinstance(row.algorithm, dnn.types.Engine) and row.ok:
                 assert row.error is not None
                 problem.assert_right(
                     problem.run(algorithm=row), row.algorithm, math_type=row.math_type
@@ -538,7 +549,7 @@ def test_autotuned_calls_run_the_tuned_engine(
         for _ in range(2):
             y = problem.run()
         with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
-            assert isinstance(plan.choice.algorithm, dnn.Engine)
+            assert isinstance(plan.choice.algorithm, dnn.types.Engine)
             problem.assert_right(y, plan.choice.algorithm)
         assert tuner.measured == 1
 
@@ -621,7 +632,7 @@ def test_a_graph_by_hand(handle: dnn.Handle) -> None:
 def test_what_is_missing_is_named(
     handle: dnn.Handle, kind: str, attributes: dict[str, Any], message: str
 ) -> None:
-    with dnn.BackendDescriptor(handle, kind, **attributes) as descriptor:
+    with dnn.types.BackendDescriptor(handle, kind, **attributes) as descriptor:
         with pytest.raises(dnn.ArgumentError, match=message):
             descriptor.finalize()
         assert f"<BackendDescriptor {kind}(" in repr(descriptor)
@@ -636,14 +647,14 @@ def test_a_descriptor_says_what_it_holds(handle: dnn.Handle) -> None:
         "unique_id": 7,
         "byte_alignment": 16,
     }
-    with dnn.BackendDescriptor(handle, "TENSOR", **values) as descriptor:
+    with dnn.types.BackendDescriptor(handle, "TENSOR", **values) as descriptor:
         descriptor.finalize()
         assert descriptor.get("dimensions") == (1, 3, 8, 8)
         assert descriptor.get("data_type") is dnn.DataType.HALF
         assert descriptor.get("unique_id") == 7
         with pytest.raises(dnn.CudnnError):
             descriptor.set("unique_id", 8)
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         descriptor.get("unique_id")
     with pytest.raises(dnn.ArgumentError, match="kind='NOPE'"):
-        dnn.BackendDescriptor(handle, "NOPE")
+        dnn.types.BackendDescriptor(handle, "NOPE")

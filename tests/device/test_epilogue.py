@@ -138,7 +138,7 @@ def test_operands_in_several_layouts(
             result = dnn.convolution_forward(
                 handle, x, w, case.conv, **case.options, epilogue=activation, out=out
             )
-        except (dnn.NotSupportedError, dnn.BadParamError):
+        except (dnn.NotSupportedError, dnn.errors.BadParamError):
             continue
         case.check(result, ACTIVATIONS[activation](case.y))
 
@@ -155,7 +155,7 @@ def test_functions_of_the_result(handle: dnn.Handle, name: str, dtype: str) -> N
         handle, *case.operands, case.conv, **case.options, epilogue=epilogue
     )
     with plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         result = plan(*case.operands, *case.options.values())
         case.check(result, formula(case.y))
         assert result.spec.layout == "NHWC"
@@ -253,7 +253,7 @@ def test_operands_that_are_not_aligned_are_copied(handle: dnn.Handle) -> None:
     moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 8, memory, handle.stream)
     handle.device.copy_within(moved.ptr, x.ptr, x.nbytes, handle.stream)
     case.operands = (moved, w)
-    with pytest.warns(dnn.AlignmentWarning):
+    with pytest.warns(dnn.errors.AlignmentWarning):
         case.check(case.call("swish"), ACTIVATIONS["swish"](case.y))
 
 

@@ -125,7 +125,7 @@ def test_every_activation(handle: dnn.Handle, dtype: str, layout: str, activatio
         with dnn.convolution_bias_activation_forward.plan(
             handle, *fused.operands, fused.conv, spec, **addition, **scalars
         ) as plan:
-            assert isinstance(plan.choice.algorithm, dnn.Engine)
+            assert isinstance(plan.choice.algorithm, dnn.types.Engine)
             fused.assert_right(
                 plan(*fused.operands, *addition.values(), out=fused.out()), activation, **scalars
             )
@@ -144,9 +144,11 @@ def test_the_descriptor_call(handle: dnn.Handle, dtype: str, layout: str, activa
             with dnn.convolution_bias_activation_forward.plan(
                 handle, *fused.operands, fused.conv, activation, **addition, **scalars, **options
             ) as plan:
-                assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+                assert isinstance(plan.choice.algorithm, dnn.enums.ConvolutionFwdAlgo)
                 if activation == "identity":
-                    assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+                    assert (
+                        plan.choice.algorithm == dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+                    )
                 fused.assert_right(
                     plan(*fused.operands, *addition.values(), out=fused.out()),
                     activation,
@@ -161,7 +163,7 @@ def test_a_scalar_without_an_addition_goes_to_the_descriptor_call_and_says_so(
     with dnn.convolution_bias_activation_forward.plan(
         handle, *fused.operands, fused.conv, alpha=0.5
     ) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.ConvolutionFwdAlgo)
+        assert isinstance(plan.choice.algorithm, dnn.enums.ConvolutionFwdAlgo)
         assert plan.choice.remark.startswith("no engine serves: ")
         fused.assert_right(plan(*fused.operands), "relu", alpha=0.5)
     with pytest.raises(dnn.NotSupportedError, match="has no SIGMOID"):
@@ -410,7 +412,7 @@ def test_a_bias_scalars_and_uneven_padding(
     with dnn.convolution_forward.plan(
         handle, x, w, conv, bias=bias, alpha=alpha, beta=beta, interface=interface
     ) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         assert ("cudnnAddTensor adds the bias" in plan.choice.remark) == is_apart
         for call in (
             lambda out: plan(x, w, bias, out=out),
@@ -451,7 +453,7 @@ def test_what_is_computed_apart_in_another_layout(handle: dnn.Handle) -> None:
         assert np.abs(out.numpy() - expected).max() <= BOUNDS["float32"] * largest
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.WorkspaceLimitWarning")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_bias_without_workspace(handle: dnn.Handle, dtype: str) -> None:
     """cudnnAddTensor adds the bias if every algorithm that adds it itself needs a workspace."""
@@ -505,12 +507,16 @@ def test_a_convolution_with_a_bias(handle: dnn.Handle, dtype: str, layout: str) 
     x, w, bias = fused.operands
     added = "cudnnAddTensor adds the bias"
     for options, kind, remark in (
-        ({}, dnn.Engine, ""),
-        ({"interface": "descriptor"}, dnn.ConvolutionFwdAlgo, ""),
-        ({"beta": -0.5}, dnn.ConvolutionFwdAlgo, "adds a bias and beta * out"),
-        ({"alpha": 0.5}, dnn.ConvolutionFwdAlgo, "no engine serves"),
-        ({"algorithm": "IMPLICIT_GEMM"}, dnn.ConvolutionFwdAlgo, added),
-        ({"algorithm": "IMPLICIT_GEMM", "alpha": -2.0, "beta": 0.5}, dnn.ConvolutionFwdAlgo, added),
+        ({}, dnn.types.Engine, ""),
+        ({"interface": "descriptor"}, dnn.enums.ConvolutionFwdAlgo, ""),
+        ({"beta": -0.5}, dnn.enums.ConvolutionFwdAlgo, "adds a bias and beta * out"),
+        ({"alpha": 0.5}, dnn.enums.ConvolutionFwdAlgo, "no engine serves"),
+        ({"algorithm": "IMPLICIT_GEMM"}, dnn.enums.ConvolutionFwdAlgo, added),
+        (
+            {"algorithm": "IMPLICIT_GEMM", "alpha": -2.0, "beta": 0.5},
+            dnn.enums.ConvolutionFwdAlgo,
+            added,
+        ),
     ):
         beta, alpha = options.get("beta", 0.0), options.get("alpha", 1.0)
         fresh = lambda beta=beta: (  # noqa: E731
@@ -543,10 +549,10 @@ def test_a_bias_beside_operands_that_are_not_aligned(handle: dnn.Handle) -> None
     moved = dnn.DeviceArray(fused.bias.spec, memory.device, memory.ptr + 4, memory, handle.stream)
     handle.device.copy_within(moved.ptr, fused.bias.ptr, fused.bias.nbytes, handle.stream)
     x, w, _ = fused.operands
-    with pytest.warns(dnn.AlignmentWarning, match="^bias begins at"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="^bias begins at"):
         y = dnn.convolution_forward(handle, x, w, fused.conv, bias=moved)
     fused.assert_right(y, "identity")
-    with pytest.warns(dnn.AlignmentWarning, match="^bias begins at"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="^bias begins at"):
         y = dnn.convolution_bias_activation_forward(handle, x, w, moved, fused.conv)
     fused.assert_right(y, "relu")
 
@@ -584,7 +590,7 @@ def test_asymmetric_padding(handle: dnn.Handle, case: str, dtype: str) -> None:
         y = problem.run(interface=interface)
         assert_close(y.numpy(), expected, 2 * BOUNDS[dtype])
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, fused.conv) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         again = dnn.convolution_forward(
             handle, problem.x, problem.w, fused.conv, algorithm=plan.choice
         )
@@ -617,7 +623,7 @@ def test_asymmetric_problems_are_saved_recorded_and_tuned(
     assert dnn.ProblemList.load(tmp_path / "problems.json")[0].problem == problem_from_call
     with dnn.Tuner(handle, ":memory:") as tuner:
         table = tuner.tune(problem_from_call)
-        assert {type(row.algorithm) for row in table} == {dnn.Engine}
+        assert {type(row.algorithm) for row in table} == {dnn.types.Engine}
         best = tuner.choose(problem_from_call)
     assert best.error is not None
     for row in (row for row in table if row.ok):

@@ -64,7 +64,7 @@ def test_plans_and_problems(handle: dnn.Handle, name: str) -> None:
     x = handle.array(host)
     expected = function_of(name)(host.astype(np.float64))
     with dnn.activation_forward.plan(handle, x.spec, name.upper().replace("_", "-")) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         for _ in range(2):
             assert_near(plan(x).numpy(), expected, bound_of(name, "float32"), 1.0)
     problem = dnn.activation_forward.problem(x, name)

@@ -45,7 +45,7 @@ def test_engines_are_ranked_and_remembered(handle: dnn.Handle, tuner: dnn.Tuner)
     graph = product()
     table = tuner.tune(graph)
     assert table[0].ok
-    assert isinstance(table[0].algorithm, dnn.Engine)
+    assert isinstance(table[0].algorithm, dnn.types.Engine)
     assert table.title.startswith("graph of MATMUL, GELU_FWD: a 1x64x32 float16")
     equal = dnn.Graph.from_json(graph.to_json())
     assert tuner.is_remembered(equal)
@@ -247,12 +247,12 @@ def test_what_is_replayed_is_chosen_by_the_time_on_the_device() -> None:
     """Called eagerly the first is faster, because the host takes longer for the second."""
     eager, replayed = (
         dnn.AlgorithmResult(
-            dnn.Engine(index), dnn.MathType.DEFAULT, time_ms=time_ms, call_us=call_us
+            dnn.types.Engine(index), dnn.MathType.DEFAULT, time_ms=time_ms, call_us=call_us
         )
         for index, time_ms, call_us in ((1, 0.02, 21.0), (2, 0.005, 60.0))
     )
     refused = dnn.AlgorithmResult(
-        dnn.Engine(3), dnn.MathType.DEFAULT, time_ms=0.001, why_not="it is wrong"
+        dnn.types.Engine(3), dnn.MathType.DEFAULT, time_ms=0.001, why_not="it is wrong"
     )
     table = dnn.AlgorithmTable((eager, replayed, refused), title="", timing="")
     assert table.best() == eager

@@ -993,7 +993,7 @@ def test_operands_that_are_not_aligned(handle: dnn.Handle, name: str) -> None:
         operands.arrays[name] = part
     argument = "out" if name == "y" else name
     with product_graph().plan(handle) as plan:
-        with pytest.warns(dnn.AlignmentWarning, match=f"^{argument} begins at"):
+        with pytest.warns(dnn.errors.AlignmentWarning, match=f"^{argument} begins at"):
             result = plan(**operands.arrays, out=out)["y"]
         assert result is out
         near(out, product(**operands.host), "product")

@@ -24,7 +24,7 @@ from .problems import poisoned, with_gaps
 from .test_tuner import hurry
 
 quiet = pytest.mark.filterwarnings(  # of what is refused, copied or excluded on purpose
-    "ignore::cudnnlite.AlignmentWarning", "ignore::cudnnlite.WorkspaceLimitWarning"
+    "ignore::cudnnlite.errors.AlignmentWarning", "ignore::cudnnlite.errors.WorkspaceLimitWarning"
 )
 CONV = dnn.ConvolutionSpec(1, math_type="fma")
 LSTM = dnn.RNNSpec("lstm", 4, 8)

@@ -43,16 +43,16 @@ def test_scores_of_attentions_gradients_are_not_in_memory(handle):
 def test_an_engine_convolves_large_images(handle, dtype, layout):
     x, w = images(dtype, layout), filters(dtype, layout)
     with dnn.convolution_forward.plan(handle, x, w, CONV) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         assert plan.descriptors == {}
 
 
 def test_engines_compute_gradients_of_large_images(handle):
     x, w = images(), filters()
     with dnn.convolution_backward_data.plan(handle, w, x, CONV, x=x) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
     with dnn.convolution_backward_filter.plan(handle, x, x, CONV, w=w) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
 
 
 def test_a_filter_of_taps_does_not_convert_large_images(handle):
@@ -60,13 +60,13 @@ def test_a_filter_of_taps_does_not_convert_large_images(handle):
     x, w = images("float32", "NCHW"), dnn.FilterSpec((64, 1, 9, 9))
     conv = dnn.ConvolutionSpec(padding=4, groups=64)
     with dnn.convolution_forward.plan(handle, x, w, conv) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
 
 
 def test_matrices_with_large_strides_are_multiplied(handle):
     a, b = dnn.TensorSpec((2**21, 2**11), "float16"), dnn.TensorSpec((2**11, 128), "float16")
     with dnn.matmul.plan(handle, a, b) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
 
 
 def test_a_graph_with_large_strides_is_saved_and_loaded():

@@ -44,7 +44,7 @@ def test_engines_in_the_other_layout(handle: dnn.Handle, dtype: str, layout: str
     converted = [row for row in table if row.ok and row.layout]
     assert converted
     for row in converted:
-        assert isinstance(row.algorithm, dnn.Engine)
+        assert isinstance(row.algorithm, dnn.types.Engine)
         assert row.workspace >= problem.x.nbytes + problem.w.nbytes
         problem.assert_right(problem.run(algorithm=row), row.algorithm, math_type=row.math_type)
         options: Any = {"algorithm": row, "workspace_limit": row.workspace - 1}
@@ -99,7 +99,7 @@ def test_a_bias_and_the_old_values(handle: dnn.Handle) -> None:
     problem = fused.problem
     choices = {"interface": "descriptor", "bias": fused.bias, "beta": -0.5}
     row = dnn.AlgorithmResult(
-        dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC"
+        dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM, dnn.MathType.FMA, layout="NHWC"
     )
     out = handle.array(problem.old_host)
     y = problem.run(algorithm=row, out=out, **choices)
@@ -114,7 +114,7 @@ def test_a_limit_of_0_converts_nothing(handle: dnn.Handle) -> None:
         dnn.convolution_forward.problem(problem.x.spec, dnn.FilterSpec(W), problem.conv),
         workspace_limit=0,
     )
-    converted = [row for row in table if row.layout and row.algorithm == dnn.Engine(0)]
+    converted = [row for row in table if row.layout and row.algorithm == dnn.types.Engine(0)]
     assert all("the limit is 0 B" in row.why_not for row in converted)
     assert not any(row.ok for row in table if row.layout)
 
@@ -150,7 +150,7 @@ def test_a_filter_whose_layout_is_not_that_of_the_images(
         functions = [call.function for call in trace.calls]
         assert functions.count("cudnnTransformTensor") == len(plan.choice.conversions)
     out = handle.array(problem.old_host)
-    problem.assert_right(problem.run(beta=0.5, out=out), dnn.Engine(0), beta=0.5)
+    problem.assert_right(problem.run(beta=0.5, out=out), dnn.types.Engine(0), beta=0.5)
     with dnn.autotuned(handle, cache=":memory:"):
         problem.assert_right(problem.run(), plan.choice.algorithm)
 
@@ -171,7 +171,7 @@ def test_misaligned_operands_with_a_filter_in_another_layout(handle: dnn.Handle)
     """An engine reads the filter where it lies, so that it has to be aligned, or is copied."""
     problem = Problem(handle, X, W, "float16", w_layout="NHWC", padding=1)
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         for operands in (
             (shifted(handle, problem.x), problem.w),
             (problem.x, shifted(handle, problem.w)),
@@ -276,13 +276,13 @@ def test_a_filter_is_converted_once(handle: dnn.Handle, dtype: str) -> None:
     np.testing.assert_array_equal(w.numpy(), problem.w_host)
     fill(problem.w, 0)
     y = dnn.convolution_forward(handle, problem.x, w, problem.conv)
-    problem.assert_right(y, dnn.Engine(0), math_type=dnn.MathType.DEFAULT)
+    problem.assert_right(y, dnn.types.Engine(0), math_type=dnn.MathType.DEFAULT)
     assert dnn.convolution_forward.convert_filter(handle, problem.x.spec, w, problem.conv) is w
     gradient = dnn.convolution_backward_data.convert_filter(handle, w, y, problem.conv)
     assert gradient is w
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_a_tuner_that_measures_nothing_does_not_choose_the_layout(handle: dnn.Handle) -> None:
     """What a policy allows has no times to compare."""
     problem = Problem(handle, X, W, "float16", padding=1)
@@ -312,4 +312,4 @@ def test_a_tuner_measures_both_layouts_of_a_filter(handle: dnn.Handle) -> None:
         assert tuner.measured == 2
         y = dnn.convolution_forward(handle, problem.x, w, problem.conv)
         assert tuner.measured == 2
-    problem.assert_right(y, dnn.Engine(0))
+    problem.assert_right(y, dnn.types.Engine(0))

@@ -31,7 +31,7 @@ from .problems import (
 from .test_plan import count_calls
 
 X, W = (2, 8, 9, 11), (6, 8, 3, 2)
-PRECOMP = dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+PRECOMP = dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
 TRANSFORM, CONVOLVE = "cudnnTransformTensor", "cudnnConvolutionForward"
 
 # No two axes of one array are alike, so that a swap shows.
@@ -51,7 +51,7 @@ GEOMETRIES = {
 
 def result(layout: str, algorithm: Any = PRECOMP, math_type: str = "FMA") -> dnn.AlgorithmResult:
     """Return what a search would."""
-    kind = dnn.ConvolutionFwdAlgo[algorithm] if isinstance(algorithm, str) else algorithm
+    kind = dnn.enums.ConvolutionFwdAlgo[algorithm] if isinstance(algorithm, str) else algorithm
     return dnn.AlgorithmResult(kind, dnn.MathType[math_type], layout=layout)
 
 

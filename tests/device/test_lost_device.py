@@ -101,7 +101,7 @@ class Pretended:
 
 def test_other_errors_stay_what_they_are():
     device = Pretended()
-    for error in (RuntimeError("CUDA_ERROR_INVALID_VALUE"), dnn.CaptureError("ours")):
+    for error in (RuntimeError("CUDA_ERROR_INVALID_VALUE"), dnn.errors.CaptureError("ours")):
         with pytest.raises(type(error), match=str(error)):
             device.work(error)
     with pytest.raises(ZeroDivisionError), device.loss.closing():
@@ -112,12 +112,12 @@ def test_the_first_error_is_told_each_time():
     device = Pretended()
     device.driver.code = SimpleNamespace(name="CUDA_ERROR_ILLEGAL_ADDRESS")
     with pytest.raises(
-        dnn.DeviceLostError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS .an illegal memory access"
+        dnn.errors.DeviceLostError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS .an illegal memory access"
     ) as caught:
         device.work(RuntimeError("something"))
     assert str(caught.value.__cause__) == "something"
     device.driver.code = SimpleNamespace(name="CUDA_ERROR_CONTEXT_IS_DESTROYED")
-    with pytest.raises(dnn.DeviceLostError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+    with pytest.raises(dnn.errors.DeviceLostError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
         device.work(RuntimeError("later"))
     with device.loss.closing():
         raise ZeroDivisionError
@@ -126,6 +126,6 @@ def test_the_first_error_is_told_each_time():
 def test_a_status_that_comes_of_it():
     device = Pretended()
     device.driver.code = SimpleNamespace(name="CUDA_ERROR_LAUNCH_FAILED")
-    with pytest.raises(dnn.DeviceLostError) as caught:
-        status_error("cudnnAddTensor", dnn.Status.EXECUTION_FAILED, "", device.loss.tell)
-    assert isinstance(caught.value.__cause__, dnn.ExecutionError)
+    with pytest.raises(dnn.errors.DeviceLostError) as caught:
+        status_error("cudnnAddTensor", dnn.enums.Status.EXECUTION_FAILED, "", device.loss.tell)
+    assert isinstance(caught.value.__cause__, dnn.errors.ExecutionError)

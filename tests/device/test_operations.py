@@ -333,7 +333,7 @@ def test_closed_arrays(case: Case) -> None:
     for argument in case.arguments:
         array = case.handle.empty(case.array(argument).spec)
         array.close()
-        refused(case, dnn.ClosedError, "DeviceArray was closed", **{argument: array})
+        refused(case, dnn.errors.ClosedError, "DeviceArray was closed", **{argument: array})
 
 
 def test_closed_handles_and_plans(case: Case) -> None:
@@ -346,8 +346,8 @@ def test_closed_handles_and_plans(case: Case) -> None:
     for closed, match in ((plan, "^plan of .* was closed$"), (left, "Handle was closed")):
         assert closed.closed
         assert repr(closed).startswith("<closed")
-        refuses(dnn.ClosedError, match, lambda closed=closed: closed(**case.given()))
-    for handle, error in ((other, dnn.ClosedError), ("handle", ARGUMENT), (None, ARGUMENT)):
+        refuses(dnn.errors.ClosedError, match, lambda closed=closed: closed(**case.given()))
+    for handle, error in ((other, dnn.errors.ClosedError), ("handle", ARGUMENT), (None, ARGUMENT)):
         case.handle = handle
         refuses(error, "(?i)handle", case.call)
         refuses(error, "(?i)handle", case.plan)
@@ -361,7 +361,7 @@ def test_another_thread(case: Case) -> None:
         for call in (case.call, case.plan, lambda: plan(**case.given())):
             try:
                 call()
-            except dnn.ThreadError as error:
+            except dnn.errors.ThreadError as error:
                 caught.append(str(error))
 
     with case.plan() as plan:
@@ -595,7 +595,7 @@ def test_random_calls_agree(device: Any, name: str, extent: str) -> None:
         try:
             case = Case(handle, name, **arguments)
             case.check()
-        except (*UNSUPPORTED, ARGUMENT, dnn.BadParamError) as error:
+        except (*UNSUPPORTED, ARGUMENT, dnn.errors.BadParamError) as error:
             refusal = SAMPLES[name].refused
             if not isinstance(error, UNSUPPORTED) and not (refusal and refusal in str(error)):
                 raise

@@ -61,12 +61,12 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
         assert plan.choice.math_type == dnn.MathType.FMA
         assert repr(plan) == f"<plan of {plan.problem}>"
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, problem.conv) as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         assert plan.choice.math_type == dnn.MathType.FMA
     with dnn.convolution_forward.plan(
         handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
     ) as plan:
-        assert plan.choice.algorithm == dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
+        assert plan.choice.algorithm == dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM
 
 
 def test_scalars_belong_to_the_plan(handle: dnn.Handle) -> None:
@@ -160,8 +160,8 @@ def test_a_call_is_one_c_call(
 CHANGES = {  # between a call and the same again: what it does, and what the second then raises
     "nothing": (lambda handle, plan, x, out: None, None),
     "workspace": (lambda handle, plan, x, out: handle.workspace.release(), None),
-    "array closed": (lambda handle, plan, x, out: x.close(), dnn.ClosedError),
-    "plan closed": (lambda handle, plan, x, out: plan.close(), dnn.ClosedError),
+    "array closed": (lambda handle, plan, x, out: x.close(), dnn.errors.ClosedError),
+    "plan closed": (lambda handle, plan, x, out: plan.close(), dnn.errors.ClosedError),
     "output read-only": (
         lambda handle, plan, x, out: setattr(out, "readonly", True),
         dnn.ArrayTypeError,

@@ -72,7 +72,7 @@ def test_a_plan_does_what_the_call_does(handle: dnn.Handle, name: str) -> None:
         out.device.fill(out.ptr, out.nbytes, 0xFF, out.stream)
         assert plan(*arrays, out=out) is out
         np.testing.assert_array_equal(out.numpy(), expected)
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         plan(*arrays)
 
 
@@ -190,7 +190,7 @@ def test_dropout_on_another_stream(handle: dnn.Handle) -> None:
         with dnn.dropout_forward.plan(handle, x, 0.5, dropout_state=state) as plan:
             np.testing.assert_array_equal(plan(x)[0].numpy(), expected)
             state.close()
-            with pytest.raises(dnn.ClosedError, match="closed"):
+            with pytest.raises(dnn.errors.ClosedError, match="closed"):
                 plan(x)
 
 

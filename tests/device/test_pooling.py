@@ -276,11 +276,11 @@ def test_a_nan_is_propagated_or_not(handle: dnn.Handle, mode: str, layout: str, 
 
 
 def test_modes_by_name() -> None:
-    assert dnn.PoolingSpec(2).mode is dnn.PoolingMode.MAX
-    assert dnn.PoolingSpec(2).nan is dnn.NanPropagation.PROPAGATE
+    assert dnn.PoolingSpec(2).mode is dnn.enums.PoolingMode.MAX
+    assert dnn.PoolingSpec(2).nan is dnn.enums.NanPropagation.PROPAGATE
     for mode in MODES:
         for name in (mode, mode.upper(), mode.title(), mode.replace("_", "-")):
-            assert dnn.PoolingSpec(2, mode=name).mode is dnn.PoolingMode[mode.upper()]
+            assert dnn.PoolingSpec(2, mode=name).mode is dnn.enums.PoolingMode[mode.upper()]
     for option, allowed in (("mode", MODES), ("nan", ("propagate", "not_propagate"))):
         for wrong in ("mean", 17, None, True, dnn.MathType.FMA):
             with pytest.raises(dnn.ArgumentError, match=rf"\b{option}=") as refusal:
@@ -464,7 +464,7 @@ def test_uneven_padding_of_images_that_are_not_aligned(handle: dnn.Handle) -> No
     memory = handle.empty((x.nbytes + 8,), "uint8")
     moved = dnn.DeviceArray(x.spec, memory.device, memory.ptr + 8, memory, handle.stream)
     handle.device.copy_within(moved.ptr, x.ptr, x.nbytes, handle.stream)
-    with pytest.warns(dnn.AlignmentWarning, match="cudnnBackendExecute"):
+    with pytest.warns(dnn.errors.AlignmentWarning, match="cudnnBackendExecute"):
         y = dnn.pooling_forward(handle, moved, pooling)
     assert_near(y.numpy(), dnn.pooling_forward(handle, x, pooling).numpy(), 0)
 
@@ -853,7 +853,7 @@ def test_what_uneven_padding_cannot_do(handle: dnn.Handle) -> None:
         "alpha=2.0": lambda: dnn.pooling_forward(handle, x, uneven, alpha=2),
         "beta=1.0": lambda: dnn.pooling_forward(handle, x, uneven, beta=1, out=x),
         "alpha=3.0": lambda: dnn.pooling_backward(handle, x, x, x, uneven, alpha=3),
-        "no ceil_mode": lambda: dnn.PoolingDescriptor(ceiled),
+        "no ceil_mode": lambda: dnn.descriptors.PoolingDescriptor(ceiled),
         "for_shapes": lambda: same.steps(2),
         r"padding=\(\(0, 2\), 1\) must be smaller": lambda: dnn.PoolingSpec(2, padding=((0, 2), 1)),
         "ceil_mode=1": lambda: dnn.PoolingSpec(2, ceil_mode=1),

@@ -142,11 +142,15 @@ def test_every_forward_call_of_a_network_counts(handle):
         dnn.rnn_backward_weights(handle, trained.reserve)
         with pytest.raises(dnn.ArgumentError):
             plan(weights, x, lengths=(5, 6, 1, 1))
-    full = dnn.RNNDataSpec(x.shape, None, x.spec.dtype)
+    full = dnn.specs.RNNDataSpec(x.shape, None, x.spec.dtype)
     assert counts(problem_list) == {
         rnn_forward.problem(spec, None, full): 3,
-        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1,
-        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)): 2,
+        rnn_forward.problem(
+            spec, None, dnn.specs.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)
+        ): 1,
+        rnn_forward.problem(
+            spec, None, dnn.specs.RNNDataSpec(x.shape, (5, 4, 3, 1), x.spec.dtype)
+        ): 2,
         rnn_forward.problem(spec, None, full, training=True): 1,
     }
 
@@ -157,7 +161,7 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
 
     def guess(spec, data, *, full):
         calls.append(spec)
-        return dnn.AlgorithmResult(dnn.RNNAlgo.PERSIST_STATIC, spec.math_type)
+        return dnn.AlgorithmResult(dnn.enums.RNNAlgo.PERSIST_STATIC, spec.math_type)
 
     monkeypatch.setattr("cudnnlite.operations.rnn.request.heuristic", guess)
     spec, x = network.spec, network.x
@@ -166,5 +170,7 @@ def test_a_network_that_the_first_guess_does_not_do_counts_once(handle, monkeypa
         dnn.rnn_forward(handle, spec, network.weights, x, lengths=(5, 5, 3, 1))
     assert len(calls) == 1
     assert counts(problem_list) == {
-        rnn_forward.problem(spec, None, dnn.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)): 1
+        rnn_forward.problem(
+            spec, None, dnn.specs.RNNDataSpec(x.shape, (5, 5, 3, 1), x.spec.dtype)
+        ): 1
     }

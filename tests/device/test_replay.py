@@ -18,7 +18,7 @@ from .rnn_problems import Case, overwrite
 from .rnn_problems import Problem as Network
 
 X, W = (3, 4, 9, 11), (5, 4, 3, 3)
-FFT, GEMM = dnn.ConvolutionFwdAlgo.FFT, dnn.ConvolutionFwdAlgo.GEMM
+FFT, GEMM = dnn.enums.ConvolutionFwdAlgo.FFT, dnn.enums.ConvolutionFwdAlgo.GEMM
 MOST = 8 + 2  # graphs over operands, and over the plan's own buffers
 
 each_cell = pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -120,7 +120,7 @@ def test_addresses_that_come_again_are_recorded(handle: dnn.Handle) -> None:
                 for array in out:
                     fill(array, 0xFF)
                 call(plan, network, out=out)
-                network.assert_forward(dnn.RNNOutput(*out), None)
+                network.assert_forward(dnn.types.RNNOutput(*out), None)
         if handle.device.kind == "emulated":  # recorded at their second time
             assert plan.replay == (7, 4, 1, 4, None, "")
 
@@ -139,7 +139,7 @@ def test_the_number_of_graphs_is_bounded(handle: dnn.Handle) -> None:
             sizes.append(handle.device.memory_used())
         assert sizes[-1] == sizes[1]
     for out in outs:
-        network.assert_forward(dnn.RNNOutput(*out), None)
+        network.assert_forward(dnn.types.RNNOutput(*out), None)
 
 
 @pytest.mark.parametrize("again", [1, 2])
@@ -320,7 +320,9 @@ def test_an_empty_batch(handle: dnn.Handle) -> None:
 def test_a_result_that_replays(handle: dnn.Handle) -> None:
     """`rnn_forward` keeps a plan that replays for it, `rnn_forward.plan` makes one."""
     network = network_of(handle)
-    row = replace(dnn.AlgorithmResult(dnn.RNNAlgo.STANDARD, network.spec.math_type), replay=True)
+    row = replace(
+        dnn.AlgorithmResult(dnn.enums.RNNAlgo.STANDARD, network.spec.math_type), replay=True
+    )
     assert "replayed" in str(row)
     assert "replayed" in str(dnn.AlgorithmTable([row], title="", timing="").explain())
     with dnn.rnn_forward.plan(handle, network.spec, None, network.x, algorithm=row) as plan:
@@ -399,7 +401,7 @@ def test_it_is_ranked_by_what_a_call_takes(staged: Any, first: Any) -> None:
     with_replay([eager, *(replace(hidden, time_ms=ms) for ms in (0.03, 0.01, 0.02))], measure)
     assert len(algorithms) == 2
     del algorithms[:]
-    other = replace(hidden, algorithm=dnn.ConvolutionFwdAlgo.DIRECT, time_ms=0.03)
+    other = replace(hidden, algorithm=dnn.enums.ConvolutionFwdAlgo.DIRECT, time_ms=0.03)
     with_replay([eager, hidden, replace(hidden, math_type=dnn.MathType.DEFAULT), other], measure)
     assert algorithms == [FFT, other.algorithm]  # rows of one time are one kernel
 
@@ -473,7 +475,7 @@ def test_closed_with_all_that_it_kept(handle: dnn.Handle) -> None:
     results = [plan(problem.x, problem.w) for _ in range(4)]
     plan.close()
     plan.close()
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         plan(problem.x, problem.w, out=results[0])
 
 
@@ -492,7 +494,7 @@ def test_a_call_that_cannot_be_recorded_is_made_as_it_is(
     problem = Problem(handle, X, W, padding=1, math_type="fma")
 
     def broken() -> Any:
-        raise dnn.CaptureError("not today")
+        raise dnn.errors.CaptureError("not today")
 
     monkeypatch.setattr(handle.device, "recorder", broken)
     with dnn.convolution_forward.plan(

@@ -50,7 +50,12 @@ def test_scalars_are_read_at_each_call(handle: dnn.Handle, kind: Any) -> None:
 
 def test_one_plan_for_all_spellings(handle: dnn.Handle) -> None:
     problem = Problem(handle, X, W, padding=1)
-    for algorithm in (dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM, "IMPLICIT_GEMM", "implicit_gemm", 0):
+    for algorithm in (
+        dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM,
+        "IMPLICIT_GEMM",
+        "implicit_gemm",
+        0,
+    ):
         for alpha in (1.0, 1, np.float32(1)):
             problem.run(algorithm=algorithm, alpha=alpha)
     assert len(handle.plans) == 1

@@ -109,7 +109,7 @@ def test_skipped_input(handle: dnn.Handle, cell: str, bidirectional: bool, train
 def test_training_computes_the_same(handle: dnn.Handle, cell: str, lengths: str) -> None:
     problem = Problem(handle, Case(cell, 3, True, lengths=LENGTHS[lengths]))
     result = problem.forward(training=True)
-    assert isinstance(result, dnn.RNNTrainingOutput)
+    assert isinstance(result, dnn.types.RNNTrainingOutput)
     assert result.reserve.nbytes > 0
     problem.assert_forward(result)
 
@@ -315,7 +315,7 @@ def test_the_state_carries_over(handle: dnn.Handle) -> None:
     y1, hy, cy = dnn.rnn_forward(*run, handle.array(x[:2]), problem.hx, problem.cx)
     y2, hy, cy = dnn.rnn_forward(*run, handle.array(x[2:]), hy, cy)
     y = handle.array(np.concatenate([y1.numpy(), y2.numpy()]))
-    problem.assert_forward(dnn.RNNOutput(y, hy, cy))
+    problem.assert_forward(dnn.types.RNNOutput(y, hy, cy))
 
 
 # Clipping.

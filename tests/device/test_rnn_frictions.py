@@ -136,7 +136,7 @@ def test_packed_sequences_are_those_alone(handle):
 
 def test_a_plan_takes_a_spec_of_the_sequences(handle):
     weights = weights_of(handle, LSTM)
-    data = dnn.RNNDataSpec((2, 5, 3), [5, 3], layout="batch_major")
+    data = dnn.specs.RNNDataSpec((2, 5, 3), [5, 3], layout="batch_major")
     x = handle.array(random(3, 2, 5, 3))
     expected = dnn.rnn_forward(
         handle, LSTM, weights, x, lengths=[5, 3], layout="batch_major"
@@ -180,7 +180,9 @@ def test_specs_of_pytorch():
     )
     assert RNNSpec.from_torch(lstm, math_type="fma") == expected
     assert RNNSpec.from_torch(torch.nn.GRU(3, 4, bias=False)) == RNNSpec("gru", 3, 4, bias=False)
-    assert RNNSpec.from_torch(torch.nn.RNN(3, 4, nonlinearity="relu")).cell == dnn.RNNMode.RELU
+    assert (
+        RNNSpec.from_torch(torch.nn.RNN(3, 4, nonlinearity="relu")).cell == dnn.enums.RNNMode.RELU
+    )
     for module, options in (
         (torch.nn.Linear(3, 4), {}),
         (SimpleNamespace(mode="LSTM"), {}),

@@ -206,7 +206,7 @@ def test_a_call_stays_inside_its_operands(handle: dnn.Handle, name: str) -> None
         return dnn.DeviceArray(spec, memory.device, memory.ptr + 512, memory, handle.stream)
 
     out = tuple(guarded(array.spec) for array in network.outputs())
-    space = dnn.RNNReserve(guarded(reserve.array.spec))
+    space = dnn.types.RNNReserve(guarded(reserve.array.spec))
     trained = network.run(training=True, out=out, reserve=space)
     network.assert_right(trained[:3])
     dx = guarded(network.x.spec)

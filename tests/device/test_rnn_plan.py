@@ -45,7 +45,7 @@ CELLS = {
     "gru": ("gru", None),
     "lstm_projection": ("lstm", 5),
 }
-STANDARD, FMA = dnn.RNNAlgo.STANDARD, dnn.MathType.FMA
+STANDARD, FMA = dnn.enums.RNNAlgo.STANDARD, dnn.MathType.FMA
 # What another handle, stream or algorithm may not change. Other tests check how near the numbers
 # are.
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 5e-2}
@@ -184,7 +184,7 @@ class Network:
             spec.replace(dropout=0.0), None, x, lengths=lengths, layout=layout, training=training
         )
         rows = all_candidates(
-            problem, [parse_enum(dnn.RNNAlgo, name, "algorithms") for name in algorithms]
+            problem, [parse_enum(dnn.enums.RNNAlgo, name, "algorithms") for name in algorithms]
         )
         return search_rnn_forward(
             self.handle,
@@ -273,11 +273,11 @@ class Network:
         return other
 
 
-def algorithm_of(handle: dnn.Handle, name: str, arguments: tuple[Any, ...]) -> dnn.RNNAlgo:
+def algorithm_of(handle: dnn.Handle, name: str, arguments: tuple[Any, ...]) -> dnn.enums.RNNAlgo:
     """Return the algorithm of the RNN descriptor that a C function is called with."""
     if name == "cudnnSetRNNDescriptor_v8":
         value = arguments[1]
-        return dnn.RNNAlgo(getattr(value, "value", value))
+        return dnn.enums.RNNAlgo(getattr(value, "value", value))
     return read_rnn(handle.api, arguments[1]).algorithm
 
 
@@ -292,11 +292,11 @@ def refuse(
     monkeypatch: pytest.MonkeyPatch,
     handle: dnn.Handle,
     name: str,
-    status: dnn.Status = dnn.Status.NOT_SUPPORTED,
-    algorithm: dnn.RNNAlgo | None = None,
-) -> list[dnn.RNNAlgo]:
+    status: dnn.enums.Status = dnn.enums.Status.NOT_SUPPORTED,
+    algorithm: dnn.enums.RNNAlgo | None = None,
+) -> list[dnn.enums.RNNAlgo]:
     """Let a C function refuse an algorithm, or all but STANDARD; return the list of refusals."""
-    refused: list[dnn.RNNAlgo] = []
+    refused: list[dnn.enums.RNNAlgo] = []
     function = getattr(handle.api, name)
 
     def call(*arguments: Any) -> Any:
@@ -405,7 +405,7 @@ def test_says_what_it_chose(handle: dnn.Handle) -> None:
     network = Network(handle)
     with network.plan() as plan, network.plan(algorithm="standard", training=True) as other:
         assert plan.spec is network.spec
-        choice = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
+        choice = heuristic(network.spec, dnn.specs.RNNDataSpec(network.x.shape))
         assert plan.choice == replace(choice, workspace=plan.workspace)
         assert (other.choice.algorithm, other.choice.math_type) == (STANDARD, FMA)
         assert repr(other).startswith("<RNNPlan of RNNSpec('lstm', input_size=6, hidden_size=8")
@@ -450,7 +450,7 @@ def test_a_plan_takes_the_arguments_of_a_call(handle: dnn.Handle) -> None:
 
 def test_a_problem_of_arrays_and_of_specs(handle: dnn.Handle) -> None:
     network = Network(handle, lengths=LENGTHS)
-    data = dnn.RNNDataSpec(network.x.shape, LENGTHS)
+    data = dnn.specs.RNNDataSpec(network.x.shape, LENGTHS)
     problem = dnn.rnn_forward.problem(network.spec, None, data)
     arguments = network.arguments()
     assert dnn.rnn_forward.problem(**arguments) == problem
@@ -662,7 +662,7 @@ def test_equal_requests_find_the_same_plan(
         ):
             for layout in (
                 "sequence_major",
-                dnn.RNNDataLayout.SEQ_MAJOR_UNPACKED,
+                dnn.enums.RNNDataLayout.SEQ_MAJOR_UNPACKED,
                 "SEQ_MAJOR_UNPACKED",
             ):
                 for zero in (0.0, 0, np.float32(0)):
@@ -700,7 +700,7 @@ def test_every_padding_fill_finds_its_plan(handle: dnn.Handle, fill: float) -> N
 def test_a_whole_spec_brings_its_fill(handle: dnn.Handle) -> None:
     """Into the problem, the plan's calls and what is recorded of them."""
     network = Network(handle, lengths=LENGTHS)
-    data = dnn.RNNDataSpec(network.x.shape, lengths=LENGTHS, padding_fill=7.0)
+    data = dnn.specs.RNNDataSpec(network.x.shape, lengths=LENGTHS, padding_fill=7.0)
     problem = dnn.rnn_forward.problem(network.spec, None, data)
     arguments = (network.spec, network.weights, network.x)
     assert problem.data == data
@@ -753,7 +753,7 @@ def test_sequences_that_could_not_be_described(
         network.assert_right(call(network, out))
     with monkeypatch.context() as patch:
         fail_at(patch, handle, name, int(nth))
-        with pytest.raises(dnn.BadParamError, match=name):
+        with pytest.raises(dnn.errors.BadParamError, match=name):
             call(longer, outs)
     for one, arrays in ((network, out), (longer, outs), (network, out)):
         for array in arrays:
@@ -815,7 +815,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, handle: dnn.Handle, name: str, nth:
         def call(*arguments: Any) -> Any:
             calls.append(1)
             if len(calls) == nth:
-                raise status_error(name, int(dnn.Status.BAD_PARAM), "", None)
+                raise status_error(name, int(dnn.enums.Status.BAD_PARAM), "", None)
             return function(*arguments)
 
         return call
@@ -867,7 +867,7 @@ def test_what_cudnn_refuses_is_tried_once(
     """From the first refusal on, the request means STANDARD."""
     dtype, hidden = PERSISTENT[kind]
     network = Network(handle, hidden_size=hidden, dtype=dtype, math_type="default")
-    expected = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape, dtype=dtype))
+    expected = heuristic(network.spec, dnn.specs.RNNDataSpec(network.x.shape, dtype=dtype))
     assert expected.algorithm != STANDARD
     refused = refuse(monkeypatch, handle, function)
     calls = count_calls(monkeypatch, handle.api, "cudnnSetRNNDescriptor_v8")
@@ -881,7 +881,7 @@ def test_what_cudnn_refuses_is_tried_once(
 
 def test_a_leased_workspace_does_not_replace_the_choice(handle: dnn.Handle) -> None:
     network = Network(handle, hidden_size=16, math_type="default")
-    expected = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
+    expected = heuristic(network.spec, dnn.specs.RNNDataSpec(network.x.shape))
     with handle.workspace.lease(1, handle.stream), pytest.raises(dnn.WorkspaceLimitError):
         network.run()
     network.assert_right(network.run())
@@ -905,9 +905,11 @@ def test_what_cudnn_refuses_is_tried_once_in_training(
         assert_close(one.numpy(), two.numpy().astype(np.float64), 1e-4)
 
 
-@pytest.mark.parametrize("status", [dnn.Status.BAD_PARAM, dnn.Status.EXECUTION_FAILED], ids=str)
+@pytest.mark.parametrize(
+    "status", [dnn.enums.Status.BAD_PARAM, dnn.enums.Status.EXECUTION_FAILED], ids=str
+)
 def test_other_failures_are_not_covered_up(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.enums.Status
 ) -> None:
     network = Network(handle, hidden_size=16)
     with monkeypatch.context() as patch:
@@ -925,7 +927,7 @@ def test_an_algorithm_that_was_named_is_not_replaced(
 ) -> None:
     network = Network(handle)
     refuse(monkeypatch, handle, "cudnnRNNForward")
-    algorithm = dnn.RNNAlgo.PERSIST_STATIC
+    algorithm = dnn.enums.RNNAlgo.PERSIST_STATIC
     argument: Any = {
         "name": "persist_static",
         "member": algorithm,
@@ -943,7 +945,7 @@ def test_a_named_algorithm_is_tried_though_the_heuristics_was_refused(
 ) -> None:
     """Both requests are for the same algorithm; only one of them was a guess."""
     network = Network(handle, hidden_size=16)
-    guess = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape))
+    guess = heuristic(network.spec, dnn.specs.RNNDataSpec(network.x.shape))
     assert guess.algorithm != STANDARD
     refused = refuse(monkeypatch, handle, "cudnnRNNForward")
     network.assert_right(network.run())
@@ -972,7 +974,7 @@ def test_a_limit_that_only_standard_keeps(
     monkeypatch.setattr(handle.api, "cudnnGetRNNTempSpaceSizes", much_but_for_standard)
     for _ in range(2):
         network.assert_right(network.run(workspace_limit=limit))
-    guess = heuristic(network.spec, dnn.RNNDataSpec(network.x.shape)).algorithm
+    guess = heuristic(network.spec, dnn.specs.RNNDataSpec(network.x.shape)).algorithm
     with pytest.raises(dnn.WorkspaceLimitError, match=f"{guess.name} needs a workspace of 1 GiB"):
         network.run(workspace_limit=limit, algorithm=guess)
 
@@ -1054,7 +1056,7 @@ class Builds:
             return call
 
         def forwarding(*arguments: Any) -> Any:
-            if read_rnn(api, arguments[1]).algorithm == dnn.RNNAlgo.PERSIST_DYNAMIC:
+            if read_rnn(api, arguments[1]).algorithm == dnn.enums.RNNAlgo.PERSIST_DYNAMIC:
                 self.forwards += 1
                 if arguments[1].value not in self.built:
                     self.unbuilt.append(f"call {self.forwards}")
@@ -1080,7 +1082,7 @@ def by_rnn_forward(network: Network) -> None:
 
 
 def by_a_result(network: Network) -> None:
-    row = dnn.AlgorithmResult(dnn.RNNAlgo.PERSIST_DYNAMIC, FMA)
+    row = dnn.AlgorithmResult(dnn.enums.RNNAlgo.PERSIST_DYNAMIC, FMA)
     for _ in range(2):
         network.assert_right(network.run(algorithm=row))
 
@@ -1109,7 +1111,7 @@ def by_the_search(network: Network) -> None:
 
 def by_the_whole_search(network: Network) -> None:
     table = network.find()
-    (row,) = (row for row in table if row.algorithm == dnn.RNNAlgo.PERSIST_DYNAMIC)
+    (row,) = (row for row in table if row.algorithm == dnn.enums.RNNAlgo.PERSIST_DYNAMIC)
     network.assert_right(network.run(algorithm=row))
 
 
@@ -1196,11 +1198,11 @@ def raw_dynamic(network: Network, *, build: bool) -> Array:
     import ctypes
 
     handle, spec, weights = network.handle, network.spec, network.weights
-    x_data = dnn.RNNDataSpec(network.x.shape)
+    x_data = dnn.specs.RNNDataSpec(network.x.shape)
     with (
         dnn.RNNDescriptor(spec, DYNAMIC, api=handle.api) as rnn,
-        dnn.RNNDataDescriptor(x_data) as x_desc,
-        dnn.RNNDataDescriptor(x_data.with_vectors(spec.output_size)) as y_desc,
+        dnn.descriptors.RNNDataDescriptor(x_data) as x_desc,
+        dnn.descriptors.RNNDataDescriptor(x_data.with_vectors(spec.output_size)) as y_desc,
         RNNStateDescriptor(network.hx.spec) as h_desc,
         RNNStateDescriptor(network.hx.spec) as c_desc,
     ):
@@ -1241,7 +1243,7 @@ def test_what_happens_without_the_build(handle: dnn.Handle) -> None:
     expected = network.expected().y
     assert_close(raw_dynamic(network, build=True), expected, network.bound)
     if handle.device.kind == "emulated":
-        with pytest.raises(dnn.BadParamError, match="cudnnBuildRNNDynamic was not called"):
+        with pytest.raises(dnn.errors.BadParamError, match="cudnnBuildRNNDynamic was not called"):
             raw_dynamic(network, build=False)
     else:
         result = np.nan_to_num(raw_dynamic(network, build=False).astype(np.float64))
@@ -1275,7 +1277,7 @@ def test_a_view_of_weights(handle: dnn.Handle) -> None:
             dnn.rnn_forward(other, network.spec, view, changed.x, changed.hx, changed.cx)
         )
         view.close()
-        with pytest.raises(dnn.ClosedError):
+        with pytest.raises(dnn.errors.ClosedError):
             dnn.rnn_forward(other, network.spec, view, network.x)
 
 
@@ -1378,7 +1380,7 @@ def test_closed(handle: dnn.Handle) -> None:
         lambda: plan.backward_data(out.reserve, out.y),
         lambda: plan.backward_weights(out.reserve),
     ):
-        with pytest.raises(dnn.ClosedError, match="RNNPlan"):
+        with pytest.raises(dnn.errors.ClosedError, match="RNNPlan"):
             call()
     dnn.rnn_backward_data(handle, out.reserve, out.y)  # the results outlive the plan
     network.assert_right(network.run())
@@ -1391,7 +1393,7 @@ def test_closed_with_its_handle(device: Any) -> None:
         out = network.call(plan)
     assert plan.closed
     network.assert_right(out)
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         network.call(plan)
 
 

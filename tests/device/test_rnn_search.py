@@ -322,7 +322,7 @@ def test_finds_what_is_right(handle: dnn.Handle, problem: str) -> None:
             or options.get("dtype") == "float64"
         ):
             (row,) = (row for row in table if row.algorithm.name == "PERSIST_STATIC")
-            assert row.status == dnn.Status.NOT_SUPPORTED
+            assert row.status == dnn.enums.Status.NOT_SUPPORTED
             assert row.why_not.startswith("PERSIST_STATIC ")
     assert_best_is_right(network, network.find(algorithms=QUICK))
 
@@ -381,7 +381,7 @@ def test_what_cannot_go_back_is_not_for_training(handle: dnn.Handle) -> None:
     assert table[0].ok
     trained = network.find(algorithms=["PERSIST_STATIC_SMALL_H", "STANDARD"], training=True)
     assert [row.ok for row in trained] == [True, False]
-    assert trained[1].status == dnn.Status.NOT_SUPPORTED
+    assert trained[1].status == dnn.enums.Status.NOT_SUPPORTED
     assert "goes up to hidden_size=128 backward for LSTM, not 160" in trained[1].why_not
     out = network.run(training=True, algorithm=trained.best())
     dnn.rnn_backward_data(handle, out.reserve, out.y)
@@ -419,7 +419,7 @@ def test_an_algorithm_that_computes_garbage(
     assert len(rows) == 3
     for row in rows:
         assert not row.ok
-        assert row.status == dnn.Status.SUCCESS
+        assert row.status == dnn.enums.Status.SUCCESS
         assert row.time_ms is None
         assert row.why_not.startswith("wrong: relative error ")
         assert row.error is not None
@@ -475,9 +475,11 @@ def test_a_slow_algorithm_is_run_once(
 @pytest.mark.parametrize(
     "function", ["cudnnSetRNNDescriptor_v8", "cudnnGetRNNTempSpaceSizes", "cudnnRNNForward"]
 )
-@pytest.mark.parametrize("status", [dnn.Status.NOT_SUPPORTED, dnn.Status.EXECUTION_FAILED], ids=str)
+@pytest.mark.parametrize(
+    "status", [dnn.enums.Status.NOT_SUPPORTED, dnn.enums.Status.EXECUTION_FAILED], ids=str
+)
 def test_what_cudnn_refuses_is_a_row(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status, function: str
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.enums.Status, function: str
 ) -> None:
     network = Network(handle)
     refused = refuse(monkeypatch, handle, function, status)

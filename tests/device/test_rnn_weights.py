@@ -62,7 +62,11 @@ def spec_of(network: str, **options: Any) -> dnn.RNNSpec:
 def values_of(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
     """Return random weights under cudnnlite's names, which the oracle knows by itself."""
     bias = dict(
-        zip(dnn.RNNBiasMode, ("none", "single_input", "double", "single_recurrent"), strict=False)
+        zip(
+            dnn.enums.RNNBiasMode,
+            ("none", "single_input", "double", "single_recurrent"),
+            strict=False,
+        )
     )
     return random_weights(
         np.random.default_rng(seed),
@@ -73,7 +77,7 @@ def values_of(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
         spec.bidirectional,
         spec.projection_size,
         bias[spec.bias],
-        spec.input_mode == dnn.RNNInputMode.SKIP,
+        spec.input_mode == dnn.enums.RNNInputMode.SKIP,
     )
 
 
@@ -163,9 +167,9 @@ def test_the_layout_prints_as_a_table(handle: dnn.Handle) -> None:
     assert [line.split(maxsplit=2) for line in lines] == [
         [p.name, str(p.offset), str(p.shape)] for p in layout
     ]
-    assert layout[0] == dnn.WeightPlace("layer0.forward.input.r", layout[0].offset, (H, I))
+    assert layout[0] == dnn.types.WeightPlace("layer0.forward.input.r", layout[0].offset, (H, I))
     assert len(layout[2:5]) == 3
-    assert isinstance(layout, dnn.WeightLayout)
+    assert isinstance(layout, dnn.types.WeightLayout)
 
 
 def test_zero_at_first(handle: dnn.Handle) -> None:
@@ -346,7 +350,7 @@ def test_closed(handle: dnn.Handle) -> None:
         lambda: dnn.rnn_forward(handle, weights.spec, weights, handle.empty((T, N, I))),
     ]
     for call in calls:
-        refuses(dnn.ClosedError, "closed", call)
+        refuses(dnn.errors.ClosedError, "closed", call)
 
 
 # ---------------------------------------------------------------- all at once
@@ -516,7 +520,7 @@ def torch_module(spec: dnn.RNNSpec, dtype: str = "float64") -> Any:
         spec.input_size,
         spec.hidden_size,
         spec.num_layers,
-        bias=spec.bias != dnn.RNNBiasMode.NO,
+        bias=spec.bias != dnn.enums.RNNBiasMode.NO,
         bidirectional=spec.bidirectional,
         dtype=getattr(torch, dtype),
         **options,
@@ -535,7 +539,7 @@ def torch_state(spec: dnn.RNNSpec, seed: int = 0) -> dict[str, Array]:
         where = f"l{layer}{suffix}"
         state[f"weight_ih_{where}"] = rng.standard_normal((rows, columns))
         state[f"weight_hh_{where}"] = rng.standard_normal((rows, outputs))
-        if spec.bias != dnn.RNNBiasMode.NO:
+        if spec.bias != dnn.enums.RNNBiasMode.NO:
             state[f"bias_ih_{where}"] = rng.standard_normal(rows)
             state[f"bias_hh_{where}"] = rng.standard_normal(rows)
         if spec.projection_size:
@@ -977,7 +981,7 @@ def keras_weights(spec: dnn.RNNSpec, seed: int = 0) -> list[list[Array]]:
                 rng.standard_normal((columns, wide)) * 0.5,
                 rng.standard_normal((H, wide)) * 0.5,
             ]
-            if spec.bias != dnn.RNNBiasMode.NO:
+            if spec.bias != dnn.enums.RNNBiasMode.NO:
                 arrays.append(rng.standard_normal((2, wide) if cell == "gru" else wide))
             weights.append(arrays)
     return weights

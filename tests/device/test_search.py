@@ -58,7 +58,7 @@ def test_keeps_every_algorithm_the_failed_ones_last(
     assert ok == sorted(ok, reverse=True)
     assert ok[0]
     assert not ok[-1]
-    assert all(row.status != dnn.Status.SUCCESS for row in table if not row.ok)
+    assert all(row.status != dnn.enums.Status.SUCCESS for row in table if not row.ok)
 
 
 @kinds
@@ -102,7 +102,7 @@ def test_a_result_may_have_names(handle: dnn.Handle) -> None:
     conv = problem.conv.replace(math_type="fma")
     row = dnn.AlgorithmResult("implicit_precomp_gemm", "fma")  # type: ignore[arg-type]
     with dnn.convolution_forward.plan(handle, problem.x, problem.w, conv, algorithm=row) as plan:
-        assert plan.choice.algorithm is dnn.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
+        assert plan.choice.algorithm is dnn.enums.ConvolutionFwdAlgo.IMPLICIT_PRECOMP_GEMM
         assert plan.choice.math_type is dnn.MathType.FMA
 
 
@@ -200,7 +200,7 @@ def test_a_limit_that_costs_something_warns(handle: dnn.Handle, is_planned: bool
     problem, table = demanding(handle)
     limit = table[0].workspace - 1
     function = dnn.convolution_forward.plan if is_planned else dnn.convolution_forward
-    with pytest.warns(dnn.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
+    with pytest.warns(dnn.errors.WorkspaceLimitWarning, match=table[0].algorithm.name) as caught:
         result = function(
             handle,
             problem.x,
@@ -234,7 +234,7 @@ def test_the_handles_limit_counts_where_the_call_has_none(device: Any) -> None:
         limit = table[0].workspace - 1
     with dnn.Handle(device, workspace_limit=limit) as handle:
         problem.handle = handle
-        with pytest.warns(dnn.WorkspaceLimitWarning):
+        with pytest.warns(dnn.errors.WorkspaceLimitWarning):
             y = dnn.convolution_forward(
                 handle, problem.x, problem.w, problem.conv, interface="descriptor"
             )

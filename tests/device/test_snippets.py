@@ -135,5 +135,5 @@ def test_descriptors_are_not_swapped_unnoticed(handle: dnn.Handle) -> None:
     with dnn.TensorDescriptor((1, 3, 8, 8)) as tensor, dnn.ConvolutionDescriptor() as conv:
         with pytest.raises(ctypes.ArgumentError):
             handle.api.cudnnSetConvolutionGroupCount(tensor.ptr, 1)
-        with pytest.raises(dnn.BadParamError, match="cudnnSetConvolutionGroupCount"):
+        with pytest.raises(dnn.errors.BadParamError, match="cudnnSetConvolutionGroupCount"):
             handle.api.cudnnSetConvolutionGroupCount(conv.ptr, 0)

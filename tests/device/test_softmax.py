@@ -357,8 +357,8 @@ def test_options_by_name(handle: dnn.Handle) -> None:
     host = host_values(4, "float64")
     x = handle.array(host)
     expected = onnx_softmax(host, "log", "instance")
-    for algorithm in ("log", "LOG", "Log", dnn.SoftmaxAlgorithm.LOG, 2):
-        for mode in ("instance", "INSTANCE", "Instance", dnn.SoftmaxMode.INSTANCE, 0):
+    for algorithm in ("log", "LOG", "Log", dnn.enums.SoftmaxAlgorithm.LOG, 2):
+        for mode in ("instance", "INSTANCE", "Instance", dnn.enums.SoftmaxMode.INSTANCE, 0):
             assert_near(
                 dnn.softmax_forward(handle, x, algorithm=algorithm, mode=mode).numpy(),
                 expected,
@@ -375,7 +375,7 @@ def test_options_by_name(handle: dnn.Handle) -> None:
             ("algorithm", "FAST, ACCURATE, LOG"),
             ("mode", "INSTANCE, CHANNEL"),
         ):
-            for wrong in ("exact", 3, None, dnn.PoolingMode.MAX):
+            for wrong in ("exact", 3, None, dnn.enums.PoolingMode.MAX):
                 refuses(
                     dnn.ArgumentError, rf"\b{option}=.*{allowed}", partial(call, **{option: wrong})
                 )

@@ -106,7 +106,7 @@ def test_out_of_another_stream_is_read_when_it_is_written(handle: dnn.Handle) ->
         handle, problem.x, problem.w, problem.conv, out=out, algorithm="IMPLICIT_GEMM"
     )
     try:
-        problem.assert_right(out, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+        problem.assert_right(out, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
     finally:
         stream.sync()
         del held
@@ -120,7 +120,7 @@ def test_input_of_another_stream_is_waited_for(handle: dnn.Handle) -> None:
     default, other = handle.stream, handle.device.create_stream()
     handle.stream = other
     held = busy(handle)
-    algorithm = dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM
+    algorithm = dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM
     middle = dnn.convolution_forward(handle, first.x, first.w, first.conv, algorithm=algorithm)
     handle.stream = default
     y = dnn.convolution_forward(handle, middle, second.w, second.conv, algorithm=algorithm)
@@ -140,7 +140,7 @@ def test_arrays_of_a_busy_stream_keep_their_memory(handle: dnn.Handle) -> None:
     y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
     del x
     blockers = [handle.array(np.full(X, np.nan, np.float32)) for _ in range(20)]
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
     del held, blockers
 
 
@@ -193,11 +193,11 @@ def test_a_shared_handle_is_an_error_unless_it_is_allowed(device: Any) -> None:
         problem = Problem(handle, X, W, padding=1, math_type="fma")
         with (
             ThreadPoolExecutor(1, thread_name_prefix="other") as pool,
-            pytest.raises(dnn.ThreadError, match="other"),
+            pytest.raises(dnn.errors.ThreadError, match="other"),
         ):
             pool.submit(problem.run, algorithm="IMPLICIT_GEMM").result()
     with dnn.Handle(device, check_same_thread=False) as handle:
         problem = Problem(handle, X, W, padding=1, math_type="fma")
         with ThreadPoolExecutor(1) as pool:
             y = pool.submit(problem.run, algorithm="IMPLICIT_GEMM").result()
-        problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+        problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)

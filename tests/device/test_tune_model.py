@@ -37,7 +37,7 @@ CONVOLUTIONS = [
     convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(w), FMA) for w in W.values()
 ]
 LSTM = rnn_forward.problem(
-    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
+    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.specs.RNNDataSpec((5, 4, 6))
 )
 PROBLEMS = [*CONVOLUTIONS, LSTM, CONVOLUTIONS[0]]
 WAYS = ("here", "pool", "threads", "processes")

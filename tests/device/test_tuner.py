@@ -30,7 +30,7 @@ from .test_memory import used
 from .test_plan import count_calls
 from .test_rnn_plan import LENGTHS, Network
 
-A, M, S = dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.Status
+A, M, S = dnn.enums.ConvolutionFwdAlgo, dnn.MathType, dnn.enums.Status
 FORWARD, FIND = "cudnnConvolutionForward", "cudnnFindConvolutionForwardAlgorithmEx"
 RNN_FORWARD = "cudnnRNNForward"
 HEURISTIC, WORKSPACE = (
@@ -42,7 +42,7 @@ X, W, Y = (2, 4, 9, 8), (6, 4, 3, 3), (2, 6, 9, 8)
 FMA = dnn.ConvolutionSpec(1, math_type="fma")
 SMALL = convolution_forward.problem(dnn.TensorSpec(X), dnn.FilterSpec(W), FMA)
 LSTM = rnn_forward.problem(
-    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.RNNDataSpec((5, 4, 6))
+    dnn.RNNSpec("lstm", 6, 8, math_type="fma"), None, dnn.specs.RNNDataSpec((5, 4, 6))
 )
 PROBLEMS: dict[str, Problem] = {"convolution": SMALL, "rnn": LSTM}
 ALLOWED = {
@@ -464,7 +464,7 @@ def test_an_algorithm_that_writes_nothing(
 @pytest.mark.parametrize("function", [FORWARD, WORKSPACE])
 @pytest.mark.parametrize("status", [S.NOT_SUPPORTED, S.EXECUTION_FAILED, S.INTERNAL_ERROR], ids=str)
 def test_what_fails_is_a_row(
-    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.Status, function: str
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, status: dnn.enums.Status, function: str
 ) -> None:
     """One candidate's failure is its own, and the message is cuDNN's."""
     real, failed = getattr(handle.api, function), []
@@ -485,7 +485,7 @@ def test_what_fails_is_a_row(
         table = tuner.tune(SMALL)
     else:
         with pytest.warns(
-            dnn.TuningWarning, match=r"GEMM failed, perhaps temporarily \(for a reason\)"
+            dnn.errors.TuningWarning, match=r"GEMM failed, perhaps temporarily \(for a reason\)"
         ):
             table = tuner.tune(SMALL)
     (row,) = (row for row in table if row.algorithm == A.GEMM)
@@ -513,7 +513,7 @@ def test_memory_that_is_not_there_is_a_row(
 
     monkeypatch.setattr(handle.device, "allocate", little)
     with pytest.warns(
-        dnn.TuningWarning,
+        dnn.errors.TuningWarning,
         match=r"perhaps temporarily \(no more\); the choice is kept for this tuner only",
     ):
         table = tuner_of(handle).tune(SMALL)
@@ -845,7 +845,9 @@ def test_what_nothing_satisfies_says_what_excluded_each(
 
 
 def network_problem(network: Network, training: bool = False) -> Problem:
-    data = dnn.RNNDataSpec(network.x.shape, network.lengths, network.spec.dtype, network.layout)
+    data = dnn.specs.RNNDataSpec(
+        network.x.shape, network.lengths, network.spec.dtype, network.layout
+    )
     return rnn_forward.problem(network.spec, None, data, training=training)
 
 
@@ -1032,7 +1034,7 @@ def test_after_each_failure_the_handle_is_as_before(
     The handle then works on, and nothing is left behind.
     """
     network = rnn_forward.problem(
-        dnn.RNNSpec("tanh", 3, 4, math_type="fma"), None, dnn.RNNDataSpec((2, 2, 3))
+        dnn.RNNSpec("tanh", 3, 4, math_type="fma"), None, dnn.specs.RNNDataSpec((2, 2, 3))
     )
     problem = SMALL if kind == "convolution" else network
     status, nth, rows, errors = S.INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 0, 0, 0
@@ -1047,7 +1049,7 @@ def test_after_each_failure_the_handle_is_as_before(
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter(
-                        "ignore", dnn.TuningWarning
+                        "ignore", dnn.errors.TuningWarning
                     )  # of a choice that is not kept
                     table = tuner.tune(problem)
             except dnn.CudnnError as error:

@@ -234,7 +234,7 @@ def test_what_failed_for_a_passing_reason_is_not_remembered(
     most[0] = max(row.workspace for row in tuner_of(remembering, ":memory:").tune(SMALL) if row.ok)
     assert most[0] > 0
     tuner = tuner_of(remembering, cache)
-    with pytest.warns(dnn.TuningWarning, match="others have it"):
+    with pytest.warns(dnn.errors.TuningWarning, match="others have it"):
         table = tuner.tune(SMALL)
     assert any(row.transient for row in table)
     assert list(tuner.tune(SMALL)) == list(table)

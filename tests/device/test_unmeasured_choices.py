@@ -19,7 +19,7 @@ from .problems import poisoned
 from .test_rnn_plan import Network
 
 X, W = (2, 4, 9, 8), (6, 4, 3, 3)
-WINOGRAD = dnn.ConvolutionFwdAlgo.WINOGRAD
+WINOGRAD = dnn.enums.ConvolutionFwdAlgo.WINOGRAD
 FAST_TANH = 2e-5  # the least exact algorithm of a network in true float32
 MATMUL_BOUND = 2e-3  # float16, and TF32 where float32 is multiplied
 
@@ -33,8 +33,8 @@ def unaligned(handle: dnn.Handle, x: dnn.DeviceArray) -> dnn.DeviceArray:
 
 
 @pytest.mark.parametrize("how", ["aligned", "unaligned", "replay", "recorded", "one line"])
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 def test_the_policy_holds_where_nothing_is_measured(handle: dnn.Handle, how: str) -> None:
     case = Case(handle, X, W, padding=1)
     x = unaligned(handle, case.x) if how == "unaligned" else case.x
@@ -78,8 +78,8 @@ def check_strictly(case: Case, y: dnn.DeviceArray) -> None:
     assert_close(y.numpy(), case.expected(), bound(case.dtype, dnn.MathType.FMA, WINOGRAD, W))
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 def test_an_engine_runs_unaligned_operands_where_no_algorithm_serves(
     handle: dnn.Handle,
 ) -> None:
@@ -103,7 +103,7 @@ def choices_of(tuner: dnn.Tuner, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return choices
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_a_choice_that_another_program_saves_later_is_used(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +138,7 @@ def algorithms_that_run(monkeypatch: pytest.MonkeyPatch) -> list[dnn.AlgorithmRe
 
 
 @pytest.mark.parametrize("options", [{"measure": False}, {}], ids=str)
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_one_line_calls_with_replay_have_plans_of_their_tuner(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
 ) -> None:
@@ -148,7 +148,7 @@ def test_one_line_calls_with_replay_have_plans_of_their_tuner(
     descriptor = dnn.TuningPolicy(interface="descriptor", math_type="fma")
     with dnn.autotuned(handle, cache=":memory:", policy=descriptor, **options):
         check_strictly(case, case.run(replay=True))
-    assert not isinstance(choices[-1].algorithm, dnn.Engine)
+    assert not isinstance(choices[-1].algorithm, dnn.types.Engine)
     nothing = dnn.TuningPolicy(math_type="tensor_op_allow_conversion")
     with (
         dnn.autotuned(handle, cache=":memory:", policy=nothing, **options),
@@ -159,8 +159,8 @@ def test_one_line_calls_with_replay_have_plans_of_their_tuner(
     assert choices[-1] == choices[0]
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
-@pytest.mark.filterwarnings("ignore::cudnnlite.AlignmentWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.AlignmentWarning")
 def test_a_choice_that_was_named_before_takes_operands_that_are_not_aligned(
     handle: dnn.Handle,
 ) -> None:
@@ -175,7 +175,7 @@ def test_a_choice_that_was_named_before_takes_operands_that_are_not_aligned(
         check_strictly(case, dnn.convolution_forward(handle, x, case.w, case.conv))
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,12 +199,12 @@ def test_the_tuner_is_asked_for_a_graph_that_was_recorded_first(
         graph.close()
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_a_graph_for_which_the_policy_allows_nothing(handle: dnn.Handle) -> None:
     check_that_no_engine_is_allowed(handle, dnn.TuningPolicy(interface="descriptor"))
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_a_graph_without_an_engine_of_the_math_type() -> None:
     """On the emulated device: a GPU has an FMA engine for it."""
     with dnn.Handle("emulated") as handle:
@@ -220,7 +220,7 @@ def check_that_no_engine_is_allowed(handle: dnn.Handle, policy: dnn.TuningPolicy
         dnn.matmul(handle, a, b)
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_the_policy_holds_for_graphs_where_nothing_is_measured(
     handle: dnn.Handle,
 ) -> None:
@@ -239,7 +239,7 @@ def test_the_policy_holds_for_graphs_where_nothing_is_measured(
 
 
 @pytest.mark.parametrize("as_plan", [False, True])
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_the_policy_holds_for_recurrent_networks(handle: dnn.Handle, *, as_plan: bool) -> None:
     network = Network(handle, "gru", 6, 8, math_type="default")
 
@@ -264,7 +264,7 @@ def test_the_policy_holds_for_recurrent_networks(handle: dnn.Handle, *, as_plan:
         compute()
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_the_policy_holds_for_a_recurrent_network_that_is_recorded(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +291,7 @@ def test_the_policy_holds_for_a_recurrent_network_that_is_recorded(
 
 
 @pytest.mark.parametrize("policy", [dnn.TuningPolicy(), dnn.TuningPolicy(interface="graph")])
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningWarning")
 def test_a_call_that_is_first_made_while_a_graph_is_recorded(
     handle: dnn.Handle, policy: dnn.TuningPolicy
 ) -> None:

@@ -141,7 +141,7 @@ def test_all_deprecated_functions_are_hidden(later_handle: dnn.Handle) -> None:
 def test_a_plan_says_that_it_runs_a_graph(later_handle: dnn.Handle) -> None:
     x = dnn.TensorSpec((2, 4, 6, 5))
     with dnn.activation_forward.plan(later_handle, x, "relu") as plan:
-        assert isinstance(plan.choice.algorithm, dnn.Engine)
+        assert isinstance(plan.choice.algorithm, dnn.types.Engine)
         assert plan.choice.remark.startswith("cudnnCreateActivationDescriptor (added in")
         assert plan.graph is not None
 
@@ -263,6 +263,6 @@ def test_a_tuner_chooses_an_engine(later_handle: dnn.Handle) -> None:
     x, w = dnn.TensorSpec((2, 8, 9, 8)), dnn.FilterSpec((8, 8, 3, 3))
     with dnn.Tuner(later_handle, cache=":memory:") as tuner:
         table = tuner.tune(dnn.convolution_forward.problem(x, w))
-    assert isinstance(table.best().algorithm, dnn.Engine)
+    assert isinstance(table.best().algorithm, dnn.types.Engine)
     whys = [row.why_not for row in table if isinstance(row.algorithm, dnn.enums.ConvolutionFwdAlgo)]
     assert all("not in the loaded libcudnn" in why for why in whys)

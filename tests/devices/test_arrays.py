@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import ArgumentError, ArrayTypeError, ClosedError, DeviceArray, TensorSpec
+from cudnnlite import ArgumentError, ArrayTypeError, DeviceArray, TensorSpec
+from cudnnlite.errors import ClosedError
 from cudnnlite.other_libraries import OPERATORS
 
 DTYPES = [

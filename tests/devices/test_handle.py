@@ -11,10 +11,11 @@ import pytest
 from helpers.harness import drop, run_python
 
 import cudnnlite as dnn
-from cudnnlite import ArgumentError, ClosedError, Handle, NoDeviceError, ThreadError
+from cudnnlite import ArgumentError, Handle, NoDeviceError
 from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device_choice import get_device
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.errors import ClosedError, ThreadError
 
 X = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)
 W = np.ones((3, 2, 3, 3), np.float32)
@@ -261,8 +262,8 @@ def test_a_bad_stream_changes_nothing(own_device, bad):
 
 def test_a_stream_that_cudnn_refuses_is_not_taken(world):
     with Handle(world.device) as handle:
-        world.ledger.fail_next("cudnnSetStream", dnn.Status.BAD_PARAM_STREAM_MISMATCH)
-        with pytest.raises(dnn.BadParamError, match="cudnnSetStream"):
+        world.ledger.fail_next("cudnnSetStream", dnn.enums.Status.BAD_PARAM_STREAM_MISMATCH)
+        with pytest.raises(dnn.errors.BadParamError, match="cudnnSetStream"):
             handle.stream = world.device.create_stream()
         assert handle.stream is world.device.default_stream
         assert told_stream(handle) == world.device.default_stream.handle
@@ -496,6 +497,6 @@ def test_handles_of_two_devices():
     with (
         Handle(first) as one,
         Handle(second) as other,
-        pytest.raises(dnn.BadParamError, match="is not a live handle"),
+        pytest.raises(dnn.errors.BadParamError, match="is not a live handle"),
     ):
         one.api.cudnnSetStream(other.ptr, None)

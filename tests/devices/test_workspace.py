@@ -5,8 +5,10 @@ import gc
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import ArgumentError, ClosedError, DeviceMemoryError, Workspace, WorkspaceLimitError
+from cudnnlite import ArgumentError, DeviceMemoryError, WorkspaceLimitError
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.errors import ClosedError
+from cudnnlite.types import Workspace
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from extensions import load
+from helpers.extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import types

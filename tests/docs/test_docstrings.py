@@ -7,17 +7,17 @@ import importlib
 import inspect
 import pkgutil
 import re
-from operator import attrgetter
 
 import numpy as np
 import pytest
-from extensions import load
+from helpers.extensions import load
 from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite.devices.device_choice import get_device
 
+PUBLIC = load("public_names").things()
 coverage_table = load("coverage_table")
 MODULES = [
     importlib.import_module(module.name)
@@ -115,10 +115,16 @@ NO_OCCASION = {
 }
 
 
+def thing_of(name):
+    """Return what is public under a name, such as "matmul" or "matmul.plan"."""
+    first, _, function_name = name.partition(".")
+    return getattr(PUBLIC[first], function_name) if function_name else PUBLIC[first]
+
+
 def noted(name: str) -> set[str]:
     """Return the C functions that the docstring of a public name says it calls."""
     functions: set[str] = coverage_table.called_according_to(
-        inspect.cleandoc(attrgetter(name)(dnn).__doc__), is_member=False
+        inspect.cleandoc(thing_of(name).__doc__), is_member=False
     )
     return functions
 
@@ -158,13 +164,13 @@ def test_examples_run(name):
 def full_name(name):
     """The key in `EXAMPLES`."""
     first, *function_name = name.split(".")
-    thing = getattr(dnn, first)
+    thing = PUBLIC[first]
     return ".".join((thing.__module__, thing.__qualname__, *function_name))
 
 
 @in_one_test(HAVE_AN_EXAMPLE)
 def test_the_main_names_have_an_example(name):
-    doc = inspect.cleandoc(attrgetter(name)(dnn).__doc__)
+    doc = inspect.cleandoc(thing_of(name).__doc__)
     assert re.search(r"^Examples\n--------\n", doc, re.MULTILINE)
     assert any(example.want for example in EXAMPLES[full_name(name)].examples)  # it shows something
 

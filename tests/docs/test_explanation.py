@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from extensions import load
+from helpers.extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import library
@@ -325,7 +325,7 @@ def test_the_built_in_exceptions_that_are_told_are_the_right_ones():
     )
     assert len(pairs) >= 12
     for ours, built_in in pairs:
-        assert issubclass(getattr(dnn, ours), getattr(builtins, built_in)), (ours, built_in)
+        assert issubclass(getattr(dnn.errors, ours), getattr(builtins, built_in)), (ours, built_in)
 
 
 def test_the_number_of_plans_that_are_kept():

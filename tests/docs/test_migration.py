@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from extensions import load
+from helpers.extensions import load
 from markdown_pages import ROOT, Page
 from migration_programs import FOLDER, NAMES, assert_same_results, run_python
 from oracles import onnx_convolution

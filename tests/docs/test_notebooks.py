@@ -16,7 +16,7 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
-from extensions import load
+from helpers.extensions import load
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import run_sync

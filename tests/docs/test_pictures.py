@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from extensions import load
+from helpers.extensions import load
 from markdown_pages import ROOT
 from matplotlib.figure import Figure
 

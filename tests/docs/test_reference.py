@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from extensions import load
+from helpers.extensions import load
 
 import cudnnlite as dnn
 from cudnnlite._raw import check
@@ -20,15 +20,14 @@ from cudnnlite._raw.enums import C_MEMBERS
 from cudnnlite.dtypes import ARRAY_DTYPES, dtype_name, parse_dtype
 from cudnnlite.workbench.doctor.environment import VARIABLES
 
+PUBLIC = load("public_names").things()
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 ENUMS = "\n".join(
     (PAGES / f"{page}.md").read_text(encoding="utf-8") for page in ("enums", "layers")
 )
 ERRORS = (PAGES / "errors.md").read_text(encoding="utf-8")
 PUBLIC_ENUMS = [
-    name
-    for name in dnn.__all__
-    if inspect.isclass(kind := getattr(dnn, name)) and issubclass(kind, enum.Enum)
+    name for name, kind in PUBLIC.items() if inspect.isclass(kind) and issubclass(kind, enum.Enum)
 ]
 
 
@@ -49,7 +48,7 @@ def rows(text):
 
 @pytest.mark.parametrize("name", PUBLIC_ENUMS)
 def test_the_table_of_an_enum_is_the_enum(name):
-    kind = getattr(dnn, name)
+    kind = PUBLIC[name]
     table = rows(section(name))
     c_names = dict(zip(kind.__members__, C_MEMBERS[kind], strict=True))
     assert [(cells[0].strip("`"), cells[1].strip("`"), int(cells[2])) for cells in table] == sorted(
@@ -67,7 +66,9 @@ def test_the_page_of_enums_has_or_links_each(name):
 
 def test_older_names_of_statuses_are_there():
     aliases = {
-        name: int(member) for name, member in dnn.Status.__members__.items() if name != member.name
+        name: int(member)
+        for name, member in dnn.enums.Status.__members__.items()
+        if name != member.name
     }
     assert aliases
     assert dict(re.findall(r"`(\w+)` ?\n?\((\d+)\)", section("Status"))) == {
@@ -95,9 +96,9 @@ def test_the_dtypes_of_the_table_are_those_that_are_taken():
 
 def data_layout(name):
     return (
-        dnn.RNNDataSpec((4, 1), [4], layout=name)
+        dnn.specs.RNNDataSpec((4, 1), [4], layout=name)
         if name == "packed"
-        else dnn.RNNDataSpec((4, 4, 1), layout=name)
+        else dnn.specs.RNNDataSpec((4, 4, 1), layout=name)
     )
 
 
@@ -117,7 +118,7 @@ def test_the_other_names_of_members_are_taken(name, member_of):
     synonyms = {match[1]: member for member, match in matches.items() if match}
     assert len(synonyms) >= 2
     for word, member in synonyms.items():
-        assert member_of(word) == getattr(dnn, name)[member]
+        assert member_of(word) == PUBLIC[name][member]
 
 
 def tree(kind, prefix=""):
@@ -160,12 +161,14 @@ def test_the_exceptions_of_statuses_are_as_the_table_says():
     for statuses, exception, _ in rows(ERRORS):
         numbers = [int(number) for number in re.findall(r"\d+", statuses)]
         low, high = (numbers[0], numbers[-1])
-        kinds[range(low, high + 1)] = getattr(dnn, exception.strip("`"))
+        kinds[range(low, high + 1)] = PUBLIC[exception.strip("`")]
     assert len(kinds) == 6
-    for status in dnn.Status:
+    for status in dnn.enums.Status:
         if status:
             fitting = [kind for numbers, kind in kinds.items() if status in numbers]
-            expected = dnn.AllocationError if dnn.AllocationError in fitting else fitting[0]
+            expected = (
+                dnn.errors.AllocationError if dnn.errors.AllocationError in fitting else fitting[0]
+            )
             assert type(check.status_error("cudnnCreate", status, "", None)) is expected
 
 

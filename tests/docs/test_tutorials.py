@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from extensions import load
+from helpers.extensions import load
 from markdown_pages import ROOT
 
 TUTORIALS = load("tutorials")

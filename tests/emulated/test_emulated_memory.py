@@ -415,7 +415,7 @@ def test_a_bad_pointer_becomes_an_execution_failure(own_handle, pointer):
         pointers[pointer] += ALIGNMENT * 100
         with pytest.raises(dnn.CudnnError, match="do not lie inside one live allocation") as caught:
             call()
-        assert caught.value.status == dnn.Status.EXECUTION_FAILED
+        assert caught.value.status == dnn.enums.Status.EXECUTION_FAILED
         assert (y.numpy() == before).all()
         pointers[pointer] -= ALIGNMENT * 100
         call()

@@ -88,7 +88,7 @@ def check_row(row, status, error):
 def test_what_no_row_covers_is_refused(name, operands, options):
     with dnn.Handle(device="emulated") as handle:
         arrays = {operand: handle.empty(shape) for operand, shape in operands.items()}
-        with pytest.raises((dnn.BadParamError, dnn.NotSupportedError)):
+        with pytest.raises((dnn.errors.BadParamError, dnn.NotSupportedError)):
             getattr(dnn, name)(handle, **arrays, **options)
 
 

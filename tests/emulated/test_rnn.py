@@ -27,7 +27,7 @@ T = 5
 FULL, SHORT, SORTED = (5, 5, 5), (3, 5, 1), (5, 3, 1)
 INFERENCE, TRAINING = 0, 1
 FORWARD, DATA, WEIGHTS = "cudnnRNNForward", "cudnnRNNBackwardData_v8", "cudnnRNNBackwardWeights_v8"
-BAD, NO, FAILED = dnn.BadParamError, dnn.NotSupportedError, dnn.ExecutionError
+BAD, NO, FAILED = dnn.errors.BadParamError, dnn.NotSupportedError, dnn.errors.ExecutionError
 _owned: list[Any] = []
 
 
@@ -381,7 +381,7 @@ def test_weights_do_not_lie_as_on_a_gpu(case):
         names = [name for name in starts if name.endswith(".bias") == kind]
         assert all(starts[one] > starts[other] for one, other in pairwise(names))
     in_memory = sorted(starts, key=lambda name: starts[name])
-    assert in_memory[0].endswith(".bias") == (net.spec.bias != dnn.RNNBiasMode.NO)
+    assert in_memory[0].endswith(".bias") == (net.spec.bias != dnn.enums.RNNBiasMode.NO)
     assert all(ends[one] < starts[other] for one, other in pairwise(in_memory)), (
         "a gap between any two"
     )

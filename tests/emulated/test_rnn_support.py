@@ -37,7 +37,7 @@ def rule(cell: str, variant: dict[str, Any], algorithm: str) -> list[bool]:
         for key, value in problem.items()
         if key not in ("batch", "steps", "lengths", "layout")
     }
-    spec, kind = dnn.RNNSpec(cell, **options), dnn.RNNAlgo[algorithm]
+    spec, kind = dnn.RNNSpec(cell, **options), dnn.enums.RNNAlgo[algorithm]
     return [bool(why_not(spec, kind, full=full, backward=backward)) for backward in (False, True)]
 
 

@@ -74,7 +74,7 @@ def test_int8_is_rounded_and_saturated(machine: Machine) -> None:
 
 PLAIN = dnn.TensorSpec(SHAPE)
 REFUSED = {
-    "shape": (PLAIN, dnn.TensorSpec((2, 3, 5, 4)), dnn.BadParamError, "shape"),
+    "shape": (PLAIN, dnn.TensorSpec((2, 3, 5, 4)), dnn.errors.BadParamError, "shape"),
     "dtype": (
         dnn.TensorSpec(SHAPE, "bfloat16"),
         dnn.TensorSpec(SHAPE, "float16"),
@@ -97,7 +97,7 @@ REFUSED = {
     "target_overlaps_itself": (
         PLAIN,
         dnn.TensorSpec(SHAPE, strides=(60, 20, 4, 1)),
-        dnn.BadParamError,
+        dnn.errors.BadParamError,
         "overlap",
     ),
 }
@@ -119,7 +119,7 @@ def test_one_byte_out_of_bounds(machine: Machine, strides: str, short: str) -> N
     packed, spec = PLAIN, dnn.TensorSpec(SHAPE, strides=STRIDES[strides])
     sizes = {"x": spec.nbytes - (short == "x"), "y": packed.nbytes - (short == "y")}
     x, y = (machine.device.memory.allocate(size) for size in sizes.values())
-    with pytest.raises(dnn.ExecutionError, match="live allocation"):
+    with pytest.raises(dnn.errors.ExecutionError, match="live allocation"):
         machine.call(spec, x.handle, packed, y.handle)
     assert (y.bytes() == 0xFF).all()
     whole = machine.device.memory.allocate(4096)
@@ -135,14 +135,14 @@ def test_one_byte_out_of_bounds(machine: Machine, strides: str, short: str) -> N
 def test_freed_memory(machine: Machine) -> None:
     x, y = (machine.device.memory.allocate(PLAIN.nbytes) for _ in range(2))
     x.close()
-    with pytest.raises(dnn.ExecutionError, match="live allocation"):
+    with pytest.raises(dnn.errors.ExecutionError, match="live allocation"):
         machine.call(PLAIN, x.handle, PLAIN, y.handle)
 
 
 def test_in_place(machine: Machine) -> None:
     memory = machine.device.memory.allocate(2 * PLAIN.nbytes)
     for offset in (0, 4, PLAIN.nbytes - 4):
-        with pytest.raises(dnn.BadParamError, match="overlap"):
+        with pytest.raises(dnn.errors.BadParamError, match="overlap"):
             machine.call(PLAIN, memory.handle, PLAIN, memory.handle + offset)
     machine.call(PLAIN, memory.handle, PLAIN, memory.handle + PLAIN.nbytes)
 
@@ -154,7 +154,7 @@ def test_null_pointers(machine: Machine, pointer: str) -> None:
         None if pointer == name else buffer.handle for name, buffer in (("x", x), ("y", y))
     ]
     with pytest.raises(
-        (dnn.BadParamError, dnn.ExecutionError), match=r"null pointer|live allocation"
+        (dnn.errors.BadParamError, dnn.errors.ExecutionError), match=r"null pointer|live allocation"
     ):
         machine.call(PLAIN, addresses[0], PLAIN, addresses[1], without=pointer)
     assert (y.bytes() == 0xFF).all()
@@ -164,5 +164,5 @@ def test_null_pointers(machine: Machine, pointer: str) -> None:
 @pytest.mark.parametrize("operand", ["x", "y"])
 def test_misaligned(machine: Machine, operand: str) -> None:
     x, y = (machine.device.memory.allocate(PLAIN.nbytes + 2) for _ in range(2))
-    with pytest.raises(dnn.BadParamError, match=f"{operand} at .* is not aligned"):
+    with pytest.raises(dnn.errors.BadParamError, match=f"{operand} at .* is not aligned"):
         machine.call(PLAIN, x.handle + 2 * (operand == "x"), PLAIN, y.handle + 2 * (operand == "y"))

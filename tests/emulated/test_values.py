@@ -115,7 +115,7 @@ def test_reductions_of_nan(handle: dnn.Handle) -> None:
         value, place = dnn.reduce_tensor(handle, a, op, indices=True)
         assert np.isnan(value.numpy())
         assert place.numpy() == 2
-        skips = dnn.ReduceTensorSpec(op, nan="not_propagate", indices="flattened")
+        skips = dnn.specs.ReduceTensorSpec(op, nan="not_propagate", indices="flattened")
         value, place = dnn.reduce_tensor(handle, a, skips, indices=True)
         assert place.numpy() == position
         value, place = dnn.reduce_tensor(handle, nothing, skips, indices=True)

@@ -144,19 +144,19 @@ class BadInterface:
 
 
 ENUMS = (
-    dnn.RNNMode(9),
-    dnn.ConvolutionFwdAlgo(17),
+    dnn.enums.RNNMode(9),
+    dnn.enums.ConvolutionFwdAlgo(17),
     dnn.MathType(-1),
     dnn.DataType(99),
     dnn.DataType.FLOAT,
     dnn.DataType.INT8x4,
-    dnn.Status(3),
-    dnn.PoolingMode.MAX,
-    dnn.ActivationMode(77),
-    dnn.TensorFormat.NHWC,
-    dnn.RNNDataLayout(55),
-    dnn.RNNBiasMode(8),
-    dnn.RNNAlgo(33),
+    dnn.enums.Status(3),
+    dnn.enums.PoolingMode.MAX,
+    dnn.enums.ActivationMode(77),
+    dnn.enums.TensorFormat.NHWC,
+    dnn.enums.RNNDataLayout(55),
+    dnn.enums.RNNBiasMode(8),
+    dnn.enums.RNNAlgo(33),
 )
 SPECS = (
     dnn.TensorSpec((2, 3, 4, 5)),
@@ -165,7 +165,7 @@ SPECS = (
     dnn.FilterSpec((2, 3, 1, 1)),
     dnn.ConvolutionSpec(1),
     dnn.RNNSpec("lstm", 2, 3),
-    dnn.RNNDataSpec((2, 3, 4)),
+    dnn.specs.RNNDataSpec((2, 3, 4)),
     dnn.ActivationSpec("relu"),
     dnn.PoolingSpec(2),
     dnn.LRNSpec(),

@@ -84,7 +84,7 @@ TIMEOUT = 60.0  # seconds for one call
 START_TIMEOUT = 240.0  # seconds for the first call of a process
 EXAMPLES = 3
 SCRATCH_FILLS = (0xFF, 0x3F, 0x00, 0x01)  # NaN, 0.75, 0 and nearly 0 in the workspace
-FAILURES = (dnn.InternalError, dnn.ExecutionError)
+FAILURES = (dnn.errors.InternalError, dnn.errors.ExecutionError)
 
 
 class Caller:

@@ -17,7 +17,7 @@ from fuzz.random_draw import Array, Draw, Shape
 def _windows(shape: Shape, taps: Shape, conv: Any, out: Shape) -> Iterator[tuple[Shape, Any]]:
     """Yield each tap's place in the filter, and the values of padded images that it meets."""
     _, stride, dilation = conv.steps(len(taps))
-    flip = conv.mode == dnn.ConvolutionMode.CONVOLUTION
+    flip = conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
     for tap in np.ndindex(*taps):
         place = tuple(size - 1 - at for size, at in zip(taps, tap, strict=True)) if flip else tap
         steps = zip(tap, dilation, stride, out, strict=True)

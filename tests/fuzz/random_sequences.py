@@ -36,7 +36,7 @@ ROUNDINGS = {"float64": 2.0**-40, "float32": 2.0**-10, "float16": 2.0**-10, "bfl
 def need_torch() -> None:
     """Refuse a call whose oracle is PyTorch where that is not installed."""
     if not has_torch():
-        raise dnn.MissingPackageError("PyTorch is the oracle of this call")
+        raise dnn.errors.MissingPackageError("PyTorch is the oracle of this call")
 
 
 class _Sequence:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 from device.operation_samples import SAMPLES, Case
+from helpers.extensions import load
 
 import cudnnlite as dnn
 from cudnnlite.emulated.device import EmulatedDevice
@@ -26,6 +27,7 @@ from cudnnlite.problems import convolution
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
+PUBLIC = load("public_names").things()
 QUICK = TimingPolicy(
     rounds=1, least_rounds=1, further_rounds=0, most_further=0, sample_ms=0.01, calls_ms=0.01
 )
@@ -154,10 +156,10 @@ class Things:
         graph.output("y", graph.relu(a @ b + graph.input("bias", (1, 1, 8))))
         return graph
 
-    def attend(self, reserve: dnn.AttentionReserve | None) -> dnn.AttentionReserve:
+    def attend(self, reserve: dnn.types.AttentionReserve | None) -> dnn.types.AttentionReserve:
         """Return a reserve space of which no backward pass was made yet."""
         operands = (self.handle, self.attention, self.projections, *[self.queries] * 3)
-        new_reserve: dnn.AttentionReserve = dnn.multi_head_attention_forward(
+        new_reserve: dnn.types.AttentionReserve = dnn.multi_head_attention_forward(
             *operands, training=True, reserve=reserve
         ).reserve
         return new_reserve
@@ -201,9 +203,9 @@ class Things:
             *self.reserves,
             self.dropout_reserve,
             dnn.CTCLossSpec(),
-            dnn.SeqDataSpec((2, 1, 3, 2)),
+            dnn.specs.SeqDataSpec((2, 1, 3, 2)),
             dnn.SpatialTransformerSpec((2, 2, 5, 4)),
-            dnn.TensorTransformSpec((0, 0, 1, 0)),
+            dnn.specs.TensorTransformSpec((0, 0, 1, 0)),
             self.model,
             self.tuner,
             self.plan,
@@ -219,7 +221,7 @@ class Things:
             self.other.stream,
             self.weights.array,
             dnn.TuningPolicy(),
-            dnn.Engine(1),
+            dnn.types.Engine(1),
             dnn.ProblemList([self.problem]),
             ThreadPoolExecutor,
         )
@@ -349,7 +351,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "states": t.dropout.array,
         "seed": 3,
     },
-    "DeviceProperties": lambda t: {"values": dnn.DeviceProperties.named("t4").values},
+    "DeviceProperties": lambda t: {"values": dnn.types.DeviceProperties.named("t4").values},
     "DropoutState": lambda t: {"handle": t.handle, "seed": 3},
     "Engine": lambda t: {"index": 1, "knobs": {"tile_size": 1}},
     "FilterDescriptor": lambda t: {"shape": (3, 2, 3, 3), "dtype": "float32", "layout": "NCHW"},
@@ -363,7 +365,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "LRNDescriptor": lambda t: {"spec": dnn.LRNSpec()},
     "LRNSpec": lambda t: {"n": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
-    "OpTensorDescriptor": lambda t: {"spec": dnn.OpTensorSpec("add")},
+    "OpTensorDescriptor": lambda t: {"spec": dnn.specs.OpTensorSpec("add")},
     "OpTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
     "PoolingDescriptor": lambda t: {"spec": dnn.PoolingSpec(2), "spatial_rank": 2},
     "PoolingSpec": lambda t: {
@@ -418,9 +420,9 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "math_type": "fma",
     },
     "RNNWeights": lambda t: {"handle": t.handle, "spec": t.lstm},
-    "ReduceTensorDescriptor": lambda t: {"spec": dnn.ReduceTensorSpec("add")},
+    "ReduceTensorDescriptor": lambda t: {"spec": dnn.specs.ReduceTensorSpec("add")},
     "ReduceTensorSpec": lambda t: {"op": "add", "nan": "propagate", "compute_type": "float32"},
-    "SeqDataDescriptor": lambda t: {"spec": dnn.SeqDataSpec((2, 1, 5, 8), [5, 3])},
+    "SeqDataDescriptor": lambda t: {"spec": dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3])},
     "SeqDataSpec": lambda t: {
         "shape": (2, 1, 5, 8),
         "lengths": [5, 3],
@@ -445,7 +447,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         "strides": None,
     },
     "TensorTransformDescriptor": lambda t: {
-        "spec": dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+        "spec": dnn.specs.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
         "api": t.handle.api,
     },
     "TensorTransformSpec": lambda t: {
@@ -690,39 +692,43 @@ INSTANCES: dict[type, Callable[[Things], Any]] = {
     dnn.AlgorithmTable: lambda t: t.table,
     dnn.AttentionSpec: lambda t: t.attention,
     dnn.AttentionWeights: lambda t: t.projections,
-    dnn.AttentionPlan: lambda t: t.attention_plan,
-    dnn.CTCLossPlan: lambda t: t.ctc_plan,
-    dnn.BackendDescriptor: lambda t: dnn.BackendDescriptor(t.handle, "tensor", unique_id=3),
+    dnn.types.AttentionPlan: lambda t: t.attention_plan,
+    dnn.types.CTCLossPlan: lambda t: t.ctc_plan,
+    dnn.types.BackendDescriptor: lambda t: dnn.types.BackendDescriptor(
+        t.handle, "tensor", unique_id=3
+    ),
     dnn.ConvolutionDescriptor: lambda t: dnn.ConvolutionDescriptor(1),
     dnn.ConvolutionSpec: lambda t: t.conv,
     dnn.CTCLossSpec: lambda t: dnn.CTCLossSpec(),
     dnn.DeviceArray: lambda t: t.x,
-    dnn.DeviceProperties: lambda t: dnn.DeviceProperties.named("t4"),
+    dnn.types.DeviceProperties: lambda t: dnn.types.DeviceProperties.named("t4"),
     dnn.DropoutState: lambda t: t.dropout,
-    dnn.Engine: lambda t: dnn.Engine(1, {"tile_size": 1}),
+    dnn.types.Engine: lambda t: dnn.types.Engine(1, {"tile_size": 1}),
     dnn.FilterSpec: lambda t: dnn.FilterSpec((3, 2, 3, 3)),
     dnn.Graph: lambda t: t.graph,
-    dnn.GraphTensor: lambda t: t.graph.tensor("images"),
+    dnn.types.GraphTensor: lambda t: t.graph.tensor("images"),
     dnn.Handle: lambda t: t.handle,
-    dnn.ModelTuning: lambda t: dnn.ModelTuning(()),
+    dnn.workbench.ModelTuning: lambda t: dnn.workbench.ModelTuning(()),
     dnn.OperationPlan: lambda t: t.layer_plan,
-    dnn.PackedSequences: lambda t: dnn.pack_sequences([np.ones((2, 3)), np.ones((4, 3))]),
+    dnn.types.PackedSequences: lambda t: dnn.pack_sequences([np.ones((2, 3)), np.ones((4, 3))]),
     dnn.PoolingSpec: lambda t: dnn.PoolingSpec(2),
-    dnn.Problem: lambda t: t.problem,
+    dnn.types.Problem: lambda t: t.problem,
     dnn.ProblemList: lambda t: dnn.ProblemList([t.problem]),
-    dnn.RNNDataSpec: lambda t: dnn.RNNDataSpec((4, 2, 3)),
+    dnn.specs.RNNDataSpec: lambda t: dnn.specs.RNNDataSpec((4, 2, 3)),
     dnn.RNNPlan: lambda t: t.rnn_plan,
     dnn.RNNSpec: lambda t: t.lstm,
     dnn.RNNWeights: lambda t: t.weights,
-    dnn.SeqDataSpec: lambda t: dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]),
+    dnn.specs.SeqDataSpec: lambda t: dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3]),
     dnn.SpatialTransformerSpec: lambda t: dnn.SpatialTransformerSpec((2, 3, 8, 8)),
     dnn.TensorSpec: lambda t: t.x.spec,
-    dnn.TensorTransformSpec: lambda t: dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
-    dnn.Trace: lambda t: t.trace,
+    dnn.specs.TensorTransformSpec: lambda t: dnn.specs.TensorTransformSpec(
+        (0, 0, (1, 2), 0), fold=(2, 3)
+    ),
+    dnn.workbench.Trace: lambda t: t.trace,
     dnn.Tuner: lambda t: t.tuner,
     dnn.TuningCache: lambda t: dnn.TuningCache(":memory:"),
     dnn.TuningPolicy: lambda t: dnn.TuningPolicy(),
-    dnn.Workspace: lambda t: t.handle.workspace,
+    dnn.types.Workspace: lambda t: t.handle.workspace,
 }
 # Methods that need another object than the others of the class.
 INSTANCES_OF_METHODS: dict[str, Callable[[Things], Any]] = {"Graph.plan": lambda t: t.product()}
@@ -910,8 +916,7 @@ FUNCTION_NAMES = ("plan", "graph", "problem", "find", "heuristic")
 
 def public_names() -> Iterator[str]:
     """Yield every public callable except errors and enums, and the functions of operations."""
-    for name in dnn.__all__:
-        thing = getattr(dnn, name)
+    for name, thing in PUBLIC.items():
         is_other = isinstance(thing, type) and (
             issubclass(thing, (Exception,)) or hasattr(thing, "__members__")
         )
@@ -928,7 +933,7 @@ def public_names() -> Iterator[str]:
 def function_of(name: str) -> Callable[..., Any]:
     """Return what is public under a name, such as "matmul" or "matmul.plan"."""
     operation, _, function_name = name.partition(".")
-    function: Callable[..., Any] = getattr(dnn, operation)
+    function: Callable[..., Any] = PUBLIC[operation]
     if function_name:
         function = getattr(function, function_name)
     return function

@@ -18,7 +18,7 @@ import cudnnlite as dnn
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.workbench.absent.answers import Answer
 
-from .subjects import INSTANCES, SUBJECTS, Things, subject
+from .subjects import INSTANCES, PUBLIC, SUBJECTS, Things, subject
 
 PACKAGE = Path(dnn.__file__).parent
 DUPLICATES: dict[str, Callable[[Any], Any]] = {
@@ -30,7 +30,9 @@ DUPLICATES: dict[str, Callable[[Any], Any]] = {
 
 
 # What cuDNN answers about a GPU that is absent.
-CANDIDATE = dnn.Candidate(dnn.Engine(3), ("TENSOR_CORE",), compiled=False, deterministic=True)
+CANDIDATE = dnn.workbench.Candidate(
+    dnn.types.Engine(3), ("TENSOR_CORE",), compiled=False, deterministic=True
+)
 
 
 def attention_output(things: Things) -> Any:
@@ -72,8 +74,8 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
     "AttentionReserve": lambda t: t.reserves[0],
     "AttentionTrainingOutput": attention_output,
     "Candidate": lambda t: CANDIDATE,
-    "Candidates": lambda t: dnn.Candidates(
-        "a graph", dnn.DeviceProperties.named("t4"), "9.28.0", Answer((CANDIDATE,))
+    "Candidates": lambda t: dnn.workbench.Candidates(
+        "a graph", dnn.types.DeviceProperties.named("t4"), "9.28.0", Answer((CANDIDATE,))
     ),
     "CapturedGraph": captured,
     "ListedProblem": lambda t: dnn.ProblemList([t.problem])[0],
@@ -81,11 +83,11 @@ RETURNED: dict[str, Callable[[Things], Any]] = {
     "RNNOutput": lambda t: dnn.rnn_forward(t.handle, t.lstm, t.weights, t.sequence),
     "RNNReserve": lambda t: t.reserve,
     "RNNTrainingOutput": lambda t: t.rnn_out,
-    "Replay": lambda t: dnn.Replay(1, 2, 3, 4),
-    "ReplayCosts": lambda t: dnn.ReplayCosts(1.0, 2.0, 3.0, 4.0),
-    "SkippedNode": lambda t: dnn.SkippedNode("node", "Conv", "why"),
+    "Replay": lambda t: dnn.types.Replay(1, 2, 3, 4),
+    "ReplayCosts": lambda t: dnn.types.ReplayCosts(1.0, 2.0, 3.0, 4.0),
+    "SkippedNode": lambda t: dnn.workbench.SkippedNode("node", "Conv", "why"),
     "TracedCall": lambda t: t.trace.calls[0],
-    "TunedProblem": lambda t: dnn.TunedProblem(t.problem, t.table, t.table[0]),
+    "TunedProblem": lambda t: dnn.workbench.TunedProblem(t.problem, t.table, t.table[0]),
     "WeightLayout": lambda t: t.weights.layout(),
     "WeightPlace": lambda t: t.weights.layout()[0],
 }
@@ -104,8 +106,7 @@ OTHERS: dict[str, Callable[[Things], Any]] = {
 
 def public_classes() -> Iterator[str]:
     """Yield the names of the public classes, but of enums and errors."""
-    for name in dnn.__all__:
-        thing = getattr(dnn, name)
+    for name, thing in PUBLIC.items():
         if (
             isinstance(thing, type)
             and not issubclass(thing, BaseException)
@@ -116,7 +117,7 @@ def public_classes() -> Iterator[str]:
 
 def made(name: str, things: Things) -> Any:
     """Return an object of a public class, or another of those that are tried."""
-    maker = RETURNED.get(name) or OTHERS.get(name) or INSTANCES.get(getattr(dnn, name, object))
+    maker = RETURNED.get(name) or OTHERS.get(name) or INSTANCES.get(PUBLIC.get(name, object))
     if maker is not None:
         return maker(things)
     call, legal, _ = subject(things, name)
@@ -151,7 +152,7 @@ def equal(one: Any, other: Any) -> bool:
     return one is other or np.array_equal(one, other) or repr(one) == repr(other)
 
 
-@pytest.mark.filterwarnings("ignore::cudnnlite.TuningCacheWarning")
+@pytest.mark.filterwarnings("ignore::cudnnlite.errors.TuningCacheWarning")
 @pytest.mark.parametrize("name", [*public_classes(), *OTHERS])
 def test_a_copy_is_refused_or_right(name: str, things: Things) -> None:
     thing = made(name, things)

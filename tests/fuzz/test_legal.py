@@ -148,7 +148,7 @@ def test_operations(name: str, fuzz_handle: Any, drawing: Any) -> None:
             Case(fuzz_handle, name, **arguments).check()
         except UNSUPPORTED:
             drawing.refused += 1
-        except (dnn.ArgumentError, dnn.BadParamError) as error:
+        except (dnn.ArgumentError, dnn.errors.BadParamError) as error:
             assert SAMPLES[name].refused
             assert SAMPLES[name].refused in str(error)  # noqa: PT017
 

@@ -24,7 +24,7 @@ def said_by_cudnn(kind, number):
     api, made = library_api(), cudnnBackendDescriptor_t()
     try:
         api.cudnnBackendCreateDescriptor(BackendDescriptorType[kind], ctypes.byref(made))
-    except dnn.AllocationError:  # how an older one says that it has no such kind
+    except dnn.errors.AllocationError:  # how an older one says that it has no such kind
         assert api.cudnnGetVersion() < 92800, kind
         return set()
     values = (ctypes.c_int64 * 64)(*[1] * 64)
@@ -71,7 +71,7 @@ def test_libcudnn_takes_numbers_of_the_table_s_type_alone(kind, name):
     values = (ctypes.c_int64 * 2)(16, 16)
     taken = set()
     for candidate in ("INT32", "INT64", "VOID_PTR"):
-        with dnn.BackendDescriptor(api, kind) as descriptor:
+        with dnn.types.BackendDescriptor(api, kind) as descriptor:
             try:
                 api.cudnnBackendSetAttribute(
                     descriptor.ptr, number, BackendAttributeType[candidate], 1, values
@@ -183,7 +183,7 @@ def test_only_a_native_object_of_the_type_has_its_address_taken(
     own_handle, kind, name, needed, value
 ):
     with pytest.raises(dnn.ArgumentError, match=rf"^{kind}.{name}=.*; needed: {needed} \("):
-        dnn.BackendDescriptor(own_handle, kind, **{name: value})
+        dnn.types.BackendDescriptor(own_handle, kind, **{name: value})
 
 
 def test_a_descriptor_of_another_type_and_a_null_pointer_are_no_native_objects(own_handle):
@@ -208,17 +208,17 @@ def test_a_kind_that_is_newer_than_the_library_says_since_when_it_exists(own_dev
         create = api.cudnnBackendCreateDescriptor
         api.cudnnBackendCreateDescriptor = lambda kind, native: create(999, native)
     with pytest.raises(dnn.NotSupportedError, match=message) as caught:
-        dnn.BackendDescriptor(api, "OPERATION_SLICE")
-    assert caught.value.status == dnn.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+        dnn.types.BackendDescriptor(api, "OPERATION_SLICE")
+    assert caught.value.status == dnn.enums.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
     assert not isinstance(caught.value, MemoryError)
 
 
 def test_where_memory_is_lacking_a_known_kind_is_not_called_new(world):
     world.ledger.fail_next(
-        "cudnnBackendCreateDescriptor", dnn.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+        "cudnnBackendCreateDescriptor", dnn.enums.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
     )
-    with pytest.raises(dnn.AllocationError):
-        dnn.BackendDescriptor(world.process_api, "OPERATION_SLICE")
+    with pytest.raises(dnn.errors.AllocationError):
+        dnn.types.BackendDescriptor(world.process_api, "OPERATION_SLICE")
 
 
 def test_values_become_arrays_of_their_c_types():

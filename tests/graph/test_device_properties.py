@@ -11,16 +11,16 @@ from cudnnlite.graph.device_properties import parse_properties
 
 @pytest.fixture
 def h200():
-    return dnn.DeviceProperties.named("h200")
+    return dnn.types.DeviceProperties.named("h200")
 
 
 def test_properties_are_values(h200, tmp_path):
-    again = dnn.DeviceProperties.from_json(h200.to_json())
+    again = dnn.types.DeviceProperties.from_json(h200.to_json())
     assert again == h200
     assert hash(again) == hash(h200)
     assert pickle.loads(pickle.dumps(h200)) == h200
     h200.save(tmp_path / "h200.json")
-    assert dnn.DeviceProperties.load(tmp_path / "h200.json") == h200
+    assert dnn.types.DeviceProperties.load(tmp_path / "h200.json") == h200
     assert h200.replace(multiProcessorCount=66) != h200
     assert h200 != "h200"
     with pytest.raises(TypeError):
@@ -33,19 +33,19 @@ def test_properties_are_values(h200, tmp_path):
     [("a100", "8.0"), ("RTX 4090", "8.9"), ("h100", "9.0"), ("b200", "10.0"), ("rtx-5090", "12.0")],
 )
 def test_cards_are_known_by_their_usual_names(name, compute_capability):
-    assert dnn.DeviceProperties.named(name).compute_capability == compute_capability
+    assert dnn.types.DeviceProperties.named(name).compute_capability == compute_capability
 
 
 def test_every_card_has_what_cudnn_asks_for():
-    for name in dnn.DeviceProperties.known_names:
-        values = dnn.DeviceProperties.named(name).values
+    for name in dnn.types.DeviceProperties.known_names:
+        values = dnn.types.DeviceProperties.named(name).values
         assert len(values) == 24
         assert values["maxSharedMemoryPerBlock"] <= values["maxSharedMemoryPerBlockOptin"]
 
 
 def test_a_newer_cudnn_may_know_more_properties(h200):
-    newer = dnn.DeviceProperties({**h200.values, "smCountOrigin": 0, "clusters": [1, 2]})
-    assert dnn.DeviceProperties.from_json(newer.to_json()) == newer
+    newer = dnn.types.DeviceProperties({**h200.values, "smCountOrigin": 0, "clusters": [1, 2]})
+    assert dnn.types.DeviceProperties.from_json(newer.to_json()) == newer
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,13 @@ def test_what_cudnn_would_refuse_is_named(h200, change, message):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in dnn.DeviceProperties.named("t4").values if name != "memoryBusWidth"]
+    "name",
+    [name for name in dnn.types.DeviceProperties.named("t4").values if name != "memoryBusWidth"],
 )
 def test_a_missing_property_is_named(h200, name):
     values = {key: value for key, value in h200.values.items() if key != name}
     with pytest.raises(dnn.ArgumentError, match=f"the properties of a GPU lack {name}$"):
-        dnn.DeviceProperties(values)
+        dnn.types.DeviceProperties(values)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_file_that_is_none_is_named(tmp_path, content, message):
     file = tmp_path / "gpu.json"
     file.write_bytes(content)
     with pytest.raises(dnn.ArgumentError, match=message):
-        dnn.DeviceProperties.load(file)
+        dnn.types.DeviceProperties.load(file)
 
 
 def test_a_file_that_cannot_be_written_is_named(h200, tmp_path):
@@ -113,4 +114,4 @@ def test_a_file_that_cannot_be_written_is_named(h200, tmp_path):
 
 def test_cudnn_s_json_is_read(h200):
     text = json.dumps({**h200.values, "maxGridSize": [2147483647, 65535, 65535]})
-    assert dnn.DeviceProperties.from_json(text) == h200
+    assert dnn.types.DeviceProperties.from_json(text) == h200

@@ -696,9 +696,9 @@ def test_a_tensor_that_a_graph_does_not_have(number):
     graph = dnn.Graph()
     graph.input("x", (2, 3))
     with pytest.raises(dnn.ArgumentError, match="number="):
-        dnn.GraphTensor(graph, number)
+        dnn.types.GraphTensor(graph, number)
     with pytest.raises(dnn.ArgumentError, match="is not a Graph"):
-        dnn.GraphTensor(number, 0)
+        dnn.types.GraphTensor(number, 0)
 
 
 @pytest.mark.parametrize(

@@ -268,17 +268,17 @@ CONVOLUTIONS = {
 }
 
 
-def seeds(graph: dnn.Graph) -> list[dnn.GraphTensor]:
+def seeds(graph: dnn.Graph) -> list[dnn.types.GraphTensor]:
     """Return the two inputs of random numbers."""
     return [graph.input(name, (1, 1, 1, 1), "int64") for name in ("seed", "offset")]
 
 
-def lengths(graph: dnn.Graph, name: str = "rows") -> dnn.GraphTensor:
+def lengths(graph: dnn.Graph, name: str = "rows") -> dnn.types.GraphTensor:
     """Return an input of the lengths of sequences."""
     return graph.input(name, (1, 1, 1, 1), "int32")
 
 
-def statistics(graph: dnn.Graph) -> list[dnn.GraphTensor]:
+def statistics(graph: dnn.Graph) -> list[dnn.types.GraphTensor]:
     """Return the mean and the inverse standard deviation of a normalisation."""
     return [graph.input(name, (1, 1, 1, 1)) for name in ("mean", "inv_variance")]
 

@@ -32,7 +32,7 @@ from cudnnlite.problems.problem import Problem
 from cudnnlite.workbench.tuning import tuner
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"
-A, M = dnn.ConvolutionFwdAlgo, dnn.MathType
+A, M = dnn.enums.ConvolutionFwdAlgo, dnn.MathType
 
 
 class PretendGpu(EmulatedDevice):
@@ -76,7 +76,7 @@ def search(
         time.sleep(0.005)
     if (folder / f"fail-{k}").exists():
         kind, *arguments = (folder / f"fail-{k}").read_text().split()
-        raise (getattr(dnn, kind, None) or getattr(builtins, kind))(*arguments)
+        raise (getattr(dnn.errors, kind, None) or getattr(builtins, kind))(*arguments)
     rows = rows_of(k, works=not (folder / f"none-{k}").exists())
     with open(folder / "log", "a", encoding="ascii") as log:
         log.write(f"{k} {os.getpid()} {handle.device.index} ends\n")

@@ -12,10 +12,8 @@ from pathlib import Path
 from cudnnlite import (
     AlgorithmResult,
     ConvolutionSpec,
-    Engine,
     FilterSpec,
     Graph,
-    RNNDataSpec,
     RNNSpec,
     TensorSpec,
     convolution_forward,
@@ -23,6 +21,8 @@ from cudnnlite import (
 )
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType, RNNAlgo, Status
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import Engine
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 

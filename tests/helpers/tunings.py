@@ -8,7 +8,7 @@ from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
 
-A, R, M, S = dnn.ConvolutionFwdAlgo, dnn.RNNAlgo, dnn.MathType, dnn.Status
+A, R, M, S = dnn.enums.ConvolutionFwdAlgo, dnn.enums.RNNAlgo, dnn.MathType, dnn.enums.Status
 KIB, MIB = 1 << 10, 1 << 20
 Row = dnn.AlgorithmResult
 TIMING = "median of CUDA graph replays on <cuda:0 NVIDIA H200>"
@@ -142,7 +142,7 @@ def lstm():
     spec = dnn.RNNSpec(
         "lstm", input_size=256, hidden_size=128, num_layers=2, bidirectional=True, math_type="fma"
     )
-    return rnn_forward.problem(spec, None, dnn.RNNDataSpec((100, 64, 256)), training=True)
+    return rnn_forward.problem(spec, None, dnn.specs.RNNDataSpec((100, 64, 256)), training=True)
 
 
 def table(rows=ROWS, problem=None, timing=TIMING):

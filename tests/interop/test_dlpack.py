@@ -187,7 +187,7 @@ def test_every_second_image(handle: dnn.Handle) -> None:
     y = dnn.convolution_forward(handle, half, problem.w, problem.conv)
     problem.x_host = problem.x_host[::2]
     problem.y_shape = y.shape
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 def test_the_array_itself_takes_precedence(handle: dnn.Handle) -> None:

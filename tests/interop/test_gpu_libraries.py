@@ -51,7 +51,7 @@ def test_cupy_strides_and_stream(handle: dnn.Handle) -> None:
         x = cupy.asarray(host)[::2, :, 2:11, 3:14]
         y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
         export = cupy.from_dlpack(y)
-        problem.assert_right(cupy.asnumpy(export), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+        problem.assert_right(cupy.asnumpy(export), dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
     stream.synchronize()
 
 

@@ -26,7 +26,7 @@ from tolerances import assert_close, bound
 import cudnnlite as dnn
 
 # A limit leaves out algorithms that cuDNN's heuristic prefers, which is the point of these grids.
-pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.WorkspaceLimitWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cudnnlite.errors.WorkspaceLimitWarning")
 
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
@@ -237,7 +237,7 @@ class Convolution:
     def _bound(self, math_type: str) -> float:
         if self.written == "y":
             # of what computes such strides, transforms are the least exact
-            algorithm = dnn.ConvolutionFwdAlgo.FFT
+            algorithm = dnn.enums.ConvolutionFwdAlgo.FFT
             kind = dnn.ConvolutionSpec(math_type=math_type).math_type
             return bound(self.dtype, kind, algorithm, self.geometry.w_shape)
         may_be_tf32 = self.dtype == "float32" and math_type != "fma"

@@ -158,7 +158,7 @@ def test_sliced_tensor(handle: dnn.Handle, torch: Any) -> None:
     problem.x_host = host[::2, :, 2:11, 3:14]
     window = tensor(torch, handle, host, "float32")[::2, :, 2:11, 3:14]
     y = dnn.convolution_forward(handle, window, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 def test_handle_array_copies_a_tensor(handle: dnn.Handle, torch: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_tensor_of_a_busy_torch_stream_is_waited_for(handle: dnn.Handle, torch
         torch.cuda._sleep(CYCLES)
         x.copy_(source)
         y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 @cuda_only
@@ -232,7 +232,7 @@ def test_torch_waits_for_the_handles_stream(handle: dnn.Handle, torch: Any) -> N
         handle, problem.x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM"
     )
     product = torch.from_dlpack(y) * 1  # on PyTorch's current stream
-    problem.assert_right(values_of(product), dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(values_of(product), dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 @cuda_only
@@ -248,7 +248,7 @@ def test_a_torch_stream_as_the_handles(handle: dnn.Handle, torch: Any, way: str)
         torch.cuda._sleep(CYCLES)
         x.copy_(torch.from_numpy(problem.x_host))
         y = dnn.convolution_forward(handle, x, problem.w, problem.conv, algorithm="IMPLICIT_GEMM")
-    problem.assert_right(y, dnn.ConvolutionFwdAlgo.IMPLICIT_GEMM)
+    problem.assert_right(y, dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM)
 
 
 @cuda_only

@@ -95,7 +95,7 @@ def test_refused_in_torchs_capture(handle: dnn.Handle, action: str, words: str) 
     }
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        with pytest.raises(dnn.CaptureError, match=words):
+        with pytest.raises(dnn.errors.CaptureError, match=words):
             actions[action]()
         dnn.convolution_forward(handle, x, w, out=y)  # the refusal has not ended PyTorch's capture
     graph.replay()

@@ -38,7 +38,7 @@ def nothing_kept() -> Iterator[None]:
     trace_samples.live_values.clear()
 
 
-def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
+def built(toolchain: CToolchain, traced: dnn.workbench.Trace, folder: Path) -> Path:
     """Return the program of a trace, beside what it reads."""
     traced.save(folder)
     toolchain.build(folder / "program.c", folder / "program")
@@ -46,7 +46,7 @@ def built(toolchain: CToolchain, traced: dnn.Trace, folder: Path) -> Path:
 
 
 def assert_it_prints_the_same(
-    toolchain: CToolchain, traced: dnn.Trace, folder: Path, device: Any
+    toolchain: CToolchain, traced: dnn.workbench.Trace, folder: Path, device: Any
 ) -> None:
     """Fail unless the program can be built, and on a GPU prints Python's checksums."""
     program = built(toolchain, traced, folder)

@@ -78,7 +78,8 @@ DEVICE_CASES: dict[str, Case] = {
         r"^device=namespace\(copy_in=3\) is not a device",
     ),
     "no device of a workspace": Case(
-        lambda _: dnn.Workspace(itertools.count(), "10%"), r"^device=count\(0\) is not a device"
+        lambda _: dnn.types.Workspace(itertools.count(), "10%"),
+        r"^device=count\(0\) is not a device",
     ),
     **{
         repr(device): Case(lambda _, device=device: dnn.Handle(device), NO_DEVICE)

@@ -146,7 +146,7 @@ BACKWARD_CASES: dict[str, Case] = {
         "out are for",
     ),
     "accumulate": Case(lambda b: b.weigh(b.ready, accumulate=True), "accumulate=True needs out"),
-    "closed": Case(lambda b: b.weigh(closed_reserve(b)), "closed", dnn.ClosedError),
+    "closed": Case(lambda b: b.weigh(closed_reserve(b)), "closed", dnn.errors.ClosedError),
     "plan_of_another": Case(lambda b: b.back_by_another_plan(), "reserve is of"),
     "plan": Case(
         lambda b: BACKWARD[0].plan(b.handle, b.reserve, None), r"forward\.plan\(.*training=True"

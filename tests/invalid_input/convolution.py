@@ -238,7 +238,7 @@ GRAPH_CASES: dict[str, Case] = {
         "interface='graph' and algorithm=",
     ),
     "descriptor_and_engine": Case(
-        lambda b: b.plan(interface="descriptor", algorithm=dnn.Engine(1)),
+        lambda b: b.plan(interface="descriptor", algorithm=dnn.types.Engine(1)),
         "interface='descriptor' and algorithm=",
     ),
     "uneven_padding_of_a_descriptor": Case(
@@ -418,7 +418,7 @@ EMULATED_CASES: dict[str, Case] = {
     ),
     "a replay of no images": Case(lambda b: make_plan(b.handle, replay=3), "replay=3"),
     "both of no images": Case(
-        lambda b: make_plan(b.handle, interface="descriptor", algorithm=dnn.Engine(0)),
+        lambda b: make_plan(b.handle, interface="descriptor", algorithm=dnn.types.Engine(0)),
         "interface='descriptor' and",
     ),
     "uneven no images": Case(

@@ -187,7 +187,7 @@ PLAN_CASES: dict[str, Case] = {
     ),
     "type of out": Case(lambda b: b.call(out={"y": b.empty(2, 24, 56)}), "out is .*made for"),
     "name of out": Case(lambda b: b.call(out={"z": b.out}), "out has 'z'; allowed: y"),
-    "closed": Case(lambda b: b.closed_plan()(**b.arrays), "closed", dnn.ClosedError),
+    "closed": Case(lambda b: b.closed_plan()(**b.arrays), "closed", dnn.errors.ClosedError),
     "nothing": Case(lambda b: dnn.Graph().plan(b.handle), "operations and 0 outputs"),
     "handle": Case(lambda _: epilogue_graph().plan(None), "handle="),
     "engine": Case(

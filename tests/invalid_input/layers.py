@@ -133,7 +133,7 @@ class Bench(case.Bench):
     def read_transformer(self) -> Any:
         """Read a descriptor back that cuDNN has no function for."""
         spec = dnn.SpatialTransformerSpec((2, 3, 4, 6))
-        with dnn.SpatialTransformerDescriptor(spec, api=self.handle.api) as descriptor:
+        with dnn.descriptors.SpatialTransformerDescriptor(spec, api=self.handle.api) as descriptor:
             return descriptor.read_back()
 
     def call_twice(self) -> Any:

@@ -25,15 +25,21 @@ EMULATED_CASES: dict[str, Case] = {
     ),
     "enums in the order that filters have": Case(
         lambda b: b.handle.api.cudnnSetTensor4dDescriptor(
-            dnn.TensorDescriptor((2, 3)), dnn.DataType.FLOAT, dnn.TensorFormat.NHWC, 2, 3, 4, 5
+            dnn.TensorDescriptor((2, 3)),
+            dnn.DataType.FLOAT,
+            dnn.enums.TensorFormat.NHWC,
+            2,
+            3,
+            4,
+            5,
         ),
         r"argument 2 \(format\): DataType.FLOAT is no TensorFormat",
     ),
     "enums swapped": Case(
         lambda b: b.handle.api.cudnnSoftmaxForward(
             b.handle,
-            dnn.SoftmaxMode.INSTANCE,
-            dnn.SoftmaxAlgorithm.ACCURATE,
+            dnn.enums.SoftmaxMode.INSTANCE,
+            dnn.enums.SoftmaxAlgorithm.ACCURATE,
             None,
             None,
             0,
@@ -51,8 +57,8 @@ EMULATED_CASES: dict[str, Case] = {
     ),
     "an enum of another kind, in C a const": Case(
         lambda b: b.handle.api.cudnnSetPoolingNdDescriptor(
-            dnn.PoolingDescriptor(dnn.PoolingSpec(2)),
-            dnn.SoftmaxMode.CHANNEL,
+            dnn.descriptors.PoolingDescriptor(dnn.PoolingSpec(2)),
+            dnn.enums.SoftmaxMode.CHANNEL,
             0,
             0,
             None,
@@ -72,7 +78,7 @@ EMULATED_CASES: dict[str, Case] = {
             "cudnnSetConvolutionMathType", dnn.ConvolutionDescriptor(), 0
         ).replace(mathType="fma"),
         r"argument 2 \(mathType\): 'fma' is not a MathType or an integer; pass one of "
-        r"dnn.MathType: DEFAULT, ",
+        r"dnn.enums.MathType: DEFAULT, ",
     ),
     "a number as a scalar's address in a prepared call": Case(
         lambda b: b.handle.api.prepare(
@@ -104,10 +110,10 @@ EMULATED_CASES: dict[str, Case] = {
     ),
     "a float as an enum": Case(
         lambda b: b.handle.api.cudnnSetActivationDescriptor(
-            dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0
+            dnn.descriptors.ActivationDescriptor(dnn.ActivationSpec("relu")), 1.0, 0, 0
         ),
         r"argument 2 \(mode\): 1.0 is not an ActivationMode or an integer; pass one of "
-        r"dnn.ActivationMode: SIGMOID, RELU, ",
+        r"dnn.enums.ActivationMode: SIGMOID, RELU, ",
     ),
     "nothing as an enum that only the raw layer has": Case(
         lambda b: b.handle.api.cudnnBackendCreateDescriptor(None, None),
@@ -119,14 +125,14 @@ EMULATED_CASES: dict[str, Case] = {
             dnn.TensorDescriptor((2, 3)), "NCHW", 0, 2, 3, 4, 5
         ),
         r"argument 2 \(format\): 'NCHW' is not a TensorFormat or an integer; pass one of "
-        r"dnn.TensorFormat: NCHW, NHWC, ",
+        r"dnn.enums.TensorFormat: NCHW, NHWC, ",
     ),
     "a dtype's name in a raw call": Case(
         lambda b: b.handle.api.cudnnSetTensor4dDescriptor(
             dnn.TensorDescriptor((2, 3)), 0, "float32", 2, 3, 4, 5
         ),
         r"argument 3 \(dataType\): 'float32' is not a DataType or an integer; pass one of "
-        r"dnn.DataType: FLOAT, DOUBLE, ",
+        r"dnn.enums.DataType: FLOAT, DOUBLE, ",
     ),
     "a float as an integer of C": Case(
         lambda b: b.handle.api.cudnnSetTensor4dDescriptor(
@@ -136,7 +142,7 @@ EMULATED_CASES: dict[str, Case] = {
     ),
     "a text as a number of C": Case(
         lambda b: b.handle.api.cudnnSetActivationDescriptor(
-            dnn.ActivationDescriptor(dnn.ActivationSpec("relu")), 0, 0, "1"
+            dnn.descriptors.ActivationDescriptor(dnn.ActivationSpec("relu")), 0, 0, "1"
         ),
         r"argument 4 \(coef\): '1' is not a number",
     ),
@@ -144,7 +150,7 @@ EMULATED_CASES: dict[str, Case] = {
         lambda b: b.handle.api.cudnnSetTensor(b.handle, b.handle.empty((2, 3)), 0, None),
         r"argument 2 \(yDesc\): <DeviceArray .*> of type DeviceArray is no "
         r"cudnnTensorDescriptor_t; "
-        r".* dnn.TensorDescriptor\(x.spec\)",
+        r".* dnn.descriptors.TensorDescriptor\(x.spec\)",
     ),
     "an array as a result": Case(
         lambda b: b.handle.api.cudnnGetTensorSizeInBytes(

@@ -217,10 +217,10 @@ WEIGHT_CASES: dict[str, Case] = {
 ALGORITHM_CASES: dict[str, Case] = {
     "unknown": Case(lambda b: b.call(algorithm="NOPE"), r"algorithm='NOPE'.*PERSIST_STATIC"),
     "member_of_a_convolution": Case(
-        lambda b: b.call(algorithm=dnn.ConvolutionFwdAlgo.GEMM), r"algorithm"
+        lambda b: b.call(algorithm=dnn.enums.ConvolutionFwdAlgo.GEMM), r"algorithm"
     ),
     "result_of_a_convolution": Case(
-        lambda b: b.call(algorithm=dnn.AlgorithmResult(dnn.ConvolutionFwdAlgo.GEMM, FMA)),
+        lambda b: b.call(algorithm=dnn.AlgorithmResult(dnn.enums.ConvolutionFwdAlgo.GEMM, FMA)),
         r"algorithm=GEMM.*STANDARD",
     ),
     "whole_table": Case(
@@ -245,7 +245,10 @@ ALGORITHM_CASES: dict[str, Case] = {
     "row_that_was_refused": Case(
         lambda b: b.call(
             algorithm=dnn.AlgorithmResult(
-                dnn.RNNAlgo.PERSIST_STATIC, FMA, status=dnn.Status.NOT_SUPPORTED, why_not=""
+                dnn.enums.RNNAlgo.PERSIST_STATIC,
+                FMA,
+                status=dnn.enums.Status.NOT_SUPPORTED,
+                why_not="",
             )
         ),
         r"algorithm=PERSIST_STATIC .*cannot be used: NOT_SUPPORTED",
@@ -438,13 +441,13 @@ RESERVE_CASES: dict[str, Case] = {
         lambda b: weights_first(b, again=True), r"rnn_backward_data comes before"
     ),
     "closed_forward": Case(
-        lambda b: b.train(reserve=closed_reserve(b)), r"closed", dnn.ClosedError
+        lambda b: b.train(reserve=closed_reserve(b)), r"closed", dnn.errors.ClosedError
     ),
     "closed_backward_data": Case(
-        lambda b: b.back(reserve=closed_reserve(b)), r"RNNReserve.*closed", dnn.ClosedError
+        lambda b: b.back(reserve=closed_reserve(b)), r"RNNReserve.*closed", dnn.errors.ClosedError
     ),
     "closed_backward_weights": Case(
-        lambda b: b.weigh(reserve=closed_reserve(b)), r"RNNReserve.*closed", dnn.ClosedError
+        lambda b: b.weigh(reserve=closed_reserve(b)), r"RNNReserve.*closed", dnn.errors.ClosedError
     ),
 }
 
@@ -518,23 +521,23 @@ LIFETIME_CASES: dict[str, Case] = {
         f"{name}_closed": Case(
             lambda b, name=name: call_with(b, name, closed(operands(b.handle, b.network)[name])),
             "closed",
-            dnn.ClosedError,
+            dnn.errors.ClosedError,
         )
         for name in OPERANDS
     },
     **{
         f"{name}_closed_before_the_backward_passes": Case(
-            lambda b, name=name: back_without(b, name), "closed", dnn.ClosedError
+            lambda b, name=name: back_without(b, name), "closed", dnn.errors.ClosedError
         )
         for name in ("x", "hx", "cx", "weights", "y", "reserve")
     },
     "dropout_state_closed": Case(
         lambda b: dropped(b, dropout_state=closed(dnn.DropoutState(b.handle, 1))),
         "closed",
-        dnn.ClosedError,
+        dnn.errors.ClosedError,
     ),
     "dropout_state_closed_is_not_saved": Case(
-        lambda b: closed(dnn.DropoutState(b.handle, 1)).save(), "closed", dnn.ClosedError
+        lambda b: closed(dnn.DropoutState(b.handle, 1)).save(), "closed", dnn.errors.ClosedError
     ),
 }
 
@@ -605,7 +608,7 @@ def overlapping_scratch(bench: Bench, name: str) -> Any:
         weights.array = memory
         return bench.call(**options, weights=weights)
     if name == "reserve":
-        return bench.train(**options, reserve=dnn.RNNReserve(memory))
+        return bench.train(**options, reserve=dnn.types.RNNReserve(memory))
     return bench.call(**options, out=bench.outs(("y", "hy", "cy").index(name), memory))
 
 
@@ -693,7 +696,7 @@ def call_elsewhere(bench: Bench, name: str) -> Any:
     )
 
 
-def trained_reserve(handle: dnn.Handle, backward: bool = False) -> dnn.RNNReserve:
+def trained_reserve(handle: dnn.Handle, backward: bool = False) -> dnn.types.RNNReserve:
     """Return the reserve space of a training call, after the pass over the data if it is asked."""
     trained = Network(handle).run(training=True, algorithm="standard")
     if backward:

@@ -156,7 +156,7 @@ NETWORKS: Refusals = {
     "cell_unknown": ({"cell": "lstn"}, r"cell='lstn'.*LSTM"),
     "cell_of_another_enum": ({"cell": dnn.MathType.FMA}, r"cell="),
     "cell_list": ({"cell": ["lstm"]}, r"cell="),
-    "cell_of_a_newer_cudnn": ({"cell": dnn.RNNMode(9)}, r"^cell=RNNMode\.UNKNOWN_9"),
+    "cell_of_a_newer_cudnn": ({"cell": dnn.enums.RNNMode(9)}, r"^cell=RNNMode\.UNKNOWN_9"),
     "input_size_text": ({"input_size": "8"}, r"input_size='8' is not an integer"),
     "hidden_size_list": ({"hidden_size": [3]}, r"hidden_size=\[3\] is not an integer"),
     "no_layers": ({"num_layers": 0}, r"num_layers=0; allowed: 1"),
@@ -176,7 +176,7 @@ NETWORKS: Refusals = {
     ),
     "bias_unknown": ({"bias": "both"}, r"bias='both'"),
     "bias_of_a_newer_cudnn": (
-        {"bias": dnn.RNNBiasMode(8)},
+        {"bias": dnn.enums.RNNBiasMode(8)},
         r"bias=RNNBiasMode.UNKNOWN_8 cannot be passed to cuDNN; allowed: none",
     ),
     "input_mode_unknown": ({"input_mode": "jump"}, r"input_mode='jump'"),
@@ -289,60 +289,65 @@ PAIRS: dict[str, tuple[dnn.ConvolutionSpec, Any, Any, str]] = {
 
 SEQUENCES = {
     "rank_2": Case(
-        lambda _: dnn.RNNDataSpec((5, 4)), r"shape=\(5, 4\).*'sequence_major'.*\(T, N, vector\)"
+        lambda _: dnn.specs.RNNDataSpec((5, 4)),
+        r"shape=\(5, 4\).*'sequence_major'.*\(T, N, vector\)",
     ),
     "unknown_layout": Case(
-        lambda _: dnn.RNNDataSpec((5, 4, 6), layout=dnn.RNNDataLayout(9)),
+        lambda _: dnn.specs.RNNDataSpec((5, 4, 6), layout=dnn.enums.RNNDataLayout(9)),
         r"layout=<RNNDataLayout.UNKNOWN_9: 9>; allowed: ",
     ),
     "rank_2_batch_major": Case(
-        lambda _: dnn.RNNDataSpec((5, 4), layout="batch_major"), r"'batch_major'.*\(N, T, vector\)"
+        lambda _: dnn.specs.RNNDataSpec((5, 4), layout="batch_major"),
+        r"'batch_major'.*\(N, T, vector\)",
     ),
     "rank_3_packed": Case(
-        lambda _: dnn.RNNDataSpec((5, 4, 6), (5,), layout="packed"),
+        lambda _: dnn.specs.RNNDataSpec((5, 4, 6), (5,), layout="packed"),
         r"'packed'.*\(sum of lengths, vector\)",
     ),
-    "no_steps": Case(lambda _: dnn.RNNDataSpec((0, 4, 6)), r"shape"),
-    "negative": Case(lambda _: dnn.RNNDataSpec((5, -4, 6)), r"shape"),
-    "text": Case(lambda _: dnn.RNNDataSpec("abc"), r"shape"),
-    "too_large": Case(lambda _: dnn.RNNDataSpec((2**31, 1, 1)), r"shape"),
+    "no_steps": Case(lambda _: dnn.specs.RNNDataSpec((0, 4, 6)), r"shape"),
+    "negative": Case(lambda _: dnn.specs.RNNDataSpec((5, -4, 6)), r"shape"),
+    "text": Case(lambda _: dnn.specs.RNNDataSpec("abc"), r"shape"),
+    "too_large": Case(lambda _: dnn.specs.RNNDataSpec((2**31, 1, 1)), r"shape"),
     "lengths_longer": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), (5, 6)), r"lengths=\(5, 6\): 6 is longer.*5 steps"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), (5, 6)),
+        r"lengths=\(5, 6\): 6 is longer.*5 steps",
     ),
     "lengths_zero": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), (5, 0)), r"lengths=\(5, 0\).*1 or more"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), (5, 0)), r"lengths=\(5, 0\).*1 or more"
     ),
     "lengths_too_few": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), (5,)), r"lengths has 1 entries for a batch of 2"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), (5,)), r"lengths has 1 entries for a batch of 2"
     ),
-    "lengths_empty": Case(lambda _: dnn.RNNDataSpec((5, 2, 6), ()), r"lengths=\(\)"),
+    "lengths_empty": Case(lambda _: dnn.specs.RNNDataSpec((5, 2, 6), ()), r"lengths=\(\)"),
     "lengths_fractions": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), (5.0, 4.0)), r"lengths=.*integers"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), (5.0, 4.0)), r"lengths=.*integers"
     ),
-    "lengths_nested": Case(lambda _: dnn.RNNDataSpec((5, 2, 6), [[5, 4]]), r"lengths=.*integers"),
+    "lengths_nested": Case(
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), [[5, 4]]), r"lengths=.*integers"
+    ),
     "packed_without_lengths": Case(
-        lambda _: dnn.RNNDataSpec((5, 6), layout="packed"), r"lengths are not given"
+        lambda _: dnn.specs.RNNDataSpec((5, 6), layout="packed"), r"lengths are not given"
     ),
     "packed_increasing": Case(
-        lambda _: dnn.RNNDataSpec((5, 6), (2, 3), layout="packed"),
+        lambda _: dnn.specs.RNNDataSpec((5, 6), (2, 3), layout="packed"),
         r"lengths=\(2, 3\) increase at position 1",
     ),
     "packed_sum": Case(
-        lambda _: dnn.RNNDataSpec((5, 6), (3, 1), layout="packed"),
+        lambda _: dnn.specs.RNNDataSpec((5, 6), (3, 1), layout="packed"),
         r"add up to 4; the packed data has 5 rows",
     ),
     "layout_unknown": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), layout="NTC"),
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), layout="NTC"),
         r"layout='NTC'; allowed: 'sequence_major', ",
     ),
     "dtype_unknown": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), dtype="float33"), r"dtype='float33'"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), dtype="float33"), r"dtype='float33'"
     ),
     "padding_fill_text": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), padding_fill="x"), r"padding_fill='x'"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), padding_fill="x"), r"padding_fill='x'"
     ),
     "padding_fill_complex": Case(
-        lambda _: dnn.RNNDataSpec((5, 2, 6), padding_fill=1j), r"padding_fill=1j"
+        lambda _: dnn.specs.RNNDataSpec((5, 2, 6), padding_fill=1j), r"padding_fill=1j"
     ),
 }
 
@@ -407,16 +412,16 @@ OTHERS: dict[str, Case] = {
     "endless sizes": Case(lambda _: dnn.TensorSpec(itertools.count(1)), r"^shape="),
     "endless strides": Case(lambda _: dnn.TensorSpec((1, 2), strides=range(2**62)), r"^strides="),
     "padding_fill": Case(
-        lambda _: dnn.RNNDataSpec((2, 3, 4), padding_fill=10**400), r"^padding_fill="
+        lambda _: dnn.specs.RNNDataSpec((2, 3, 4), padding_fill=10**400), r"^padding_fill="
     ),
     "2**31 - 1 lengths": Case(
-        lambda _: dnn.RNNDataSpec((1, 2**31 - 1, 1)), r"2147483647 sequences"
+        lambda _: dnn.specs.RNNDataSpec((1, 2**31 - 1, 1)), r"2147483647 sequences"
     ),
     "endless lengths": Case(
-        lambda _: dnn.RNNDataSpec((4, 2), itertools.repeat(1), layout="packed"), r"too many"
+        lambda _: dnn.specs.RNNDataSpec((4, 2), itertools.repeat(1), layout="packed"), r"too many"
     ),
     "lengths on the device": Case(
-        lambda b: dnn.RNNDataSpec((5, 2, 6), b.handle.array(np.array([5, 4], np.int32))),
+        lambda b: dnn.specs.RNNDataSpec((5, 2, 6), b.handle.array(np.array([5, 4], np.int32))),
         r"lengths are on the device; cuDNN needs them on the host",
     ),
     "no tensor to take a filter from": Case(
@@ -478,14 +483,15 @@ OTHERS: dict[str, Case] = {
         r"output_padding=2.*padding=1: 0 to \(1, 1\)",
     ),
     "sequences of attention without a step": Case(
-        lambda _: dnn.SeqDataSpec((2, 1, 5, 8), [5, 0]), "lengths=0; allowed: 1"
+        lambda _: dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 0]), "lengths=0; allowed: 1"
     ),
     "axes of attention": Case(
-        lambda _: dnn.SeqDataSpec((2, 1, 5, 8), axes=("vect", "batch", "beam", "time")),
+        lambda _: dnn.specs.SeqDataSpec((2, 1, 5, 8), axes=("vect", "batch", "beam", "time")),
         "the vectors last",
     ),
     "attention without a maximum": Case(
-        lambda _: dnn.AttentionDescriptor(dnn.AttentionSpec(2, 5)), "spec has no max_q_length"
+        lambda _: dnn.descriptors.AttentionDescriptor(dnn.AttentionSpec(2, 5)),
+        "spec has no max_q_length",
     ),
     "an activation of graphs": Case(
         lambda _: dnn.ActivationSpec("gelu"), "mode='gelu'.*, dnn.activation_forward"
@@ -494,10 +500,10 @@ OTHERS: dict[str, Case] = {
         lambda _: dnn.ActivationSpec("relu", 1.0), "coef=1.0 with mode=RELU"
     ),
     "a text as a coefficient": Case(lambda _: dnn.ActivationSpec("elu", "x"), "coef="),
-    "an index of no engine": Case(lambda _: dnn.Engine(1.5), "index=1.5"),
-    "a bool as an engine": Case(lambda _: dnn.Engine(True), "index=True"),
-    "a knob that is none": Case(lambda _: dnn.Engine(1, {"NOPE": 1}), "'NOPE'"),
-    "a text as a knob": Case(lambda _: dnn.Engine(1, {"STAGES": "2"}), "STAGES='2'"),
+    "an index of no engine": Case(lambda _: dnn.types.Engine(1.5), "index=1.5"),
+    "a bool as an engine": Case(lambda _: dnn.types.Engine(True), "index=True"),
+    "a knob that is none": Case(lambda _: dnn.types.Engine(1, {"NOPE": 1}), "'NOPE'"),
+    "a text as a knob": Case(lambda _: dnn.types.Engine(1, {"STAGES": "2"}), "STAGES='2'"),
     "bfloat16 of a spatial transformer": Case(
         lambda _: dnn.SpatialTransformerSpec((1, 1, 2, 2), "bfloat16"), "bfloat16; allowed"
     ),

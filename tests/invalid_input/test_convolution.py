@@ -37,7 +37,7 @@ def test_layouts_that_differ_are_right_or_refused(
         assert ("channels come last" in refusal) == (w_layout == "NHWC")
     else:
         problem.assert_right(
-            y, problem.choice() if algorithm is None else dnn.ConvolutionFwdAlgo[algorithm]
+            y, problem.choice() if algorithm is None else dnn.enums.ConvolutionFwdAlgo[algorithm]
         )
 
 

@@ -100,7 +100,7 @@ def test_a_problem_takes_no_arguments_that_say_how_it_is_computed():
             dnn.convolution_forward.problem(x, w, **{name: value})
     with pytest.raises(dnn.ArgumentError, match=r"^replay='no'; allowed: True, False"):
         dnn.convolution_forward.problem(x, w, replay="no")
-    lstm, sequences = dnn.RNNSpec("lstm", 3, 4), dnn.RNNDataSpec((5, 2, 3))
+    lstm, sequences = dnn.RNNSpec("lstm", 3, 4), dnn.specs.RNNDataSpec((5, 2, 3))
     for name, value in {"algorithm": "STANDARD", "workspace": x, "reserve": x}.items():
         with pytest.raises(dnn.ArgumentError, match=rf"^{name} is given to problem, which"):
             dnn.rnn_forward.problem(lstm, None, sequences, **{name: value})

@@ -13,7 +13,8 @@ from cudnnlite.devices.cuda import stream_address
 
 
 @pytest.mark.parametrize(
-    "kind", [dnn.ConvolutionFwdAlgo, dnn.MathType, dnn.ConvolutionMode, dnn.RNNMode]
+    "kind",
+    [dnn.enums.ConvolutionFwdAlgo, dnn.MathType, dnn.enums.ConvolutionMode, dnn.enums.RNNMode],
 )
 @pytest.mark.parametrize("value", [2**32, 2**32 + 1, 2**31, -(2**31) - 1])
 def test_enums_hold_what_a_c_int_does(kind, value):
@@ -33,7 +34,7 @@ def test_a_heuristic_is_not_asked_for_fewer_than_no_algorithms(own_handle):
         dnn.TensorDescriptor((1, 2, 5, 4)) as y_desc,
     ):
         for requested in (-5, 0):
-            with pytest.raises((dnn.BadParamError, dnn.ArgumentError)):
+            with pytest.raises((dnn.errors.BadParamError, dnn.ArgumentError)):
                 own_handle.api.cudnnGetConvolutionForwardAlgorithm_v7(
                     own_handle.ptr,
                     x_desc.ptr,
@@ -63,7 +64,7 @@ def test_what_crashes_and_is_known_is_refused_before_the_call():
     with (
         dnn.TensorDescriptor((1, 2, 3, 4)) as tensor,
         dnn.ConvolutionDescriptor() as conv,
-        dnn.RNNDataDescriptor((2, 1, 3)) as data,
+        dnn.descriptors.RNNDataDescriptor((2, 1, 3)) as data,
     ):
         one = ctypes.c_int()
         refused("cudnnGetTensorSizeInBytes", tensor.ptr, None)

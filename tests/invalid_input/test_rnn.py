@@ -61,8 +61,8 @@ def test_operands_closed_after_a_good_call(bench: Bench) -> None:
         for name in ("x", "hx", "cx", "weights"):
             network.call(plan)
             getattr(network, name).close()
-            refuses(dnn.ClosedError, "closed", lambda: network.call(plan))
-            refuses(dnn.ClosedError, "closed", network.run)
+            refuses(dnn.errors.ClosedError, "closed", lambda: network.call(plan))
+            refuses(dnn.errors.ClosedError, "closed", network.run)
             fresh = Network(bench.handle)
             setattr(network, name, getattr(fresh, name))
 
@@ -85,7 +85,7 @@ def test_closed_handle(bench: Bench, device: Any) -> None:
         lambda: network.weights.view(other),
     ]
     for call in calls:
-        refuses(dnn.ClosedError, "Handle was closed", call)
+        refuses(dnn.errors.ClosedError, "Handle was closed", call)
     network.assert_right(out)  # arrays outlive the handle that made them
 
 
@@ -116,7 +116,7 @@ def test_another_thread(bench: Bench) -> None:
         thread = threading.Thread(target=run, name="someone else")
         thread.start()
         thread.join()
-    assert [type(error) for error in caught] == [dnn.ThreadError] * len(calls)
+    assert [type(error) for error in caught] == [dnn.errors.ThreadError] * len(calls)
     assert all("someone else" in str(error) for error in caught)
 
 
@@ -152,9 +152,9 @@ def test_a_failed_call_takes_the_reserve(bench: Bench, monkeypatch: pytest.Monke
         network = Network(other)
         trained = network.run(training=True, algorithm="standard")
         with monkeypatch.context() as patch:
-            refuse(patch, other, "cudnnRNNForward", dnn.Status.EXECUTION_FAILED, STANDARD)
+            refuse(patch, other, "cudnnRNNForward", dnn.enums.Status.EXECUTION_FAILED, STANDARD)
             refuses(
-                dnn.ExecutionError,
+                dnn.errors.ExecutionError,
                 "cudnnRNNForward",
                 lambda: network.run(
                     training=True, algorithm="standard", padding_fill=1, reserve=trained.reserve
@@ -164,7 +164,7 @@ def test_a_failed_call_takes_the_reserve(bench: Bench, monkeypatch: pytest.Monke
             lambda: dnn.rnn_backward_data(other, trained.reserve, trained.y),
             lambda: dnn.rnn_backward_weights(other, trained.reserve),
         ):
-            refuses(dnn.ClosedError, "RNNReserve holds no forward call: that failed", call)
+            refuses(dnn.errors.ClosedError, "RNNReserve holds no forward call: that failed", call)
         again = network.run(training=True, algorithm="standard", reserve=trained.reserve)
         assert again.reserve is trained.reserve
         dnn.rnn_backward_data(other, again.reserve, again.y)

@@ -33,7 +33,7 @@ def bench(handle: dnn.Handle) -> Iterator[Bench]:
 def test_a_handle_that_was_closed(device: Any, way: Any) -> None:
     handle = dnn.Handle(device)
     handle.close()
-    refuses(dnn.ClosedError, "this Handle was closed", lambda: way(handle))
+    refuses(dnn.errors.ClosedError, "this Handle was closed", lambda: way(handle))
 
 
 @pytest.mark.parametrize("remembered", [False, True])
@@ -47,7 +47,7 @@ def test_a_handle_that_was_closed_later(
         if remembered:
             tuner.tune(problem)
     for call in (lambda: tuner.tune(problem), lambda: tuner.choose(problem)):
-        refuses(dnn.ClosedError, "this Handle was closed", call)
+        refuses(dnn.errors.ClosedError, "this Handle was closed", call)
 
 
 def test_another_thread(bench: Bench) -> None:
@@ -64,7 +64,7 @@ def test_another_thread(bench: Bench) -> None:
         for call in calls:
             try:
                 outcomes.append(call())
-            except dnn.ThreadError as error:
+            except dnn.errors.ThreadError as error:
                 outcomes.append(str(error))
 
     thread = threading.Thread(target=work)
@@ -88,7 +88,7 @@ def test_a_cache_that_was_closed(device: Any, monkeypatch: pytest.MonkeyPatch) -
             lambda: tuner.choose(problem),
             lambda: tuner.is_remembered(problem),
         ):
-            refuses(dnn.ClosedError, "the tuning cache :memory: is closed", call)
+            refuses(dnn.errors.ClosedError, "the tuning cache :memory: is closed", call)
 
 
 @pytest.mark.parametrize(("length", "value"), [(5, 1.0), (3, np.nan)])
@@ -99,5 +99,5 @@ def test_what_lies_beyond_a_sequences_end_is_not_looked_at(
     host = network.x_host.copy()
     host[length:] = value
     x = bench.handle.array(host)
-    problem = rnn_forward.problem(network.spec, None, dnn.RNNDataSpec(x.shape, (length,) * 4))
+    problem = rnn_forward.problem(network.spec, None, dnn.specs.RNNDataSpec(x.shape, (length,) * 4))
     assert dnn.Tuner(bench.handle, ":memory:").tune(problem, bench.rnn_operands | {"x": x})[0].ok

@@ -43,9 +43,9 @@ class Bench(case.Bench):
             weights=self.network.weights.array,
         )
 
-    def problem_of(self, network: Network) -> dnn.Problem:
+    def problem_of(self, network: Network) -> dnn.types.Problem:
         """Return the problem of a network."""
-        data = dnn.RNNDataSpec(network.x.shape)
+        data = dnn.specs.RNNDataSpec(network.x.shape)
         return dnn.rnn_forward.problem(network.spec, None, data)
 
     def tune(self, **changes: Any) -> Any:
@@ -144,7 +144,7 @@ PROBLEM_CASES: dict[str, Case] = {
     "none": Case(lambda b: b.tuner.tune(None), CANNOT_BE_TUNED),
     "a list": Case(lambda b: b.tuner.tune([b.problem]), CANNOT_BE_TUNED),
     "plain data": Case(lambda b: b.tuner.choose(b.problem.to_plain()), CANNOT_BE_TUNED),
-    "a class": Case(lambda b: b.tuner.is_remembered(dnn.Problem), CANNOT_BE_TUNED),
+    "a class": Case(lambda b: b.tuner.is_remembered(dnn.types.Problem), CANNOT_BE_TUNED),
     "a plan": Case(lambda b: b.tune_plan(), r"cannot be tuned; plan\.problem can; allowed"),
     "a plan of a graph": Case(
         lambda b: b.tune_graph_plan(), r"cannot be tuned; plan\.graph can; allowed"
@@ -210,7 +210,7 @@ OPERAND_CASES: dict[str, Case] = {
     "closed": Case(
         lambda b: b.tune(x=closed(b.handle.array(b.case.x_host))),
         "this DeviceArray was closed",
-        dnn.ClosedError,
+        dnn.errors.ClosedError,
     ),
     "x on another device": Case(
         lambda b: elsewhere(lambda other: b.tune(x=other.empty(X))),
@@ -270,7 +270,7 @@ RNN_CASES: dict[str, Case] = {
 }
 
 
-def empty_batch() -> dnn.Problem:
+def empty_batch() -> dnn.types.Problem:
     """Return the problem of no images."""
     return dnn.convolution_forward.problem(dnn.TensorSpec((0, *X[1:])), dnn.FilterSpec(W))
 

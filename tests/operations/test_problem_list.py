@@ -36,7 +36,7 @@ def convolution(channels: int = 3, **options: Any) -> Problem:
 def recurrent(lengths: tuple[int, ...] | None = None, **options: Any) -> Problem:
     spec = dnn.RNNSpec("lstm", 8, 16, 2, True, clip=(-1.0, float("inf")), dtype="float16")
     return rnn_forward.problem(
-        spec, None, dnn.RNNDataSpec((5, 3, 8), lengths, "float16"), **options
+        spec, None, dnn.specs.RNNDataSpec((5, 3, 8), lengths, "float16"), **options
     )
 
 

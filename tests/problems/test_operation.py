@@ -14,8 +14,8 @@ from samples import SAMPLES
 
 import cudnnlite as dnn
 from cudnnlite._raw.api import library_api
-from cudnnlite.descriptors import DESCRIPTORS
 from cudnnlite.descriptors.declared import DeclaredDescriptor
+from cudnnlite.descriptors.native import DESCRIPTORS
 from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.catalogue import OPERATIONS, TUNABLE
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
@@ -74,7 +74,7 @@ def test_a_problem_is_equal_and_hashable_by_all_that_it_says():
         assert all(f"{name}=" in repr(problem) for name in problem.operation.fields)
     assert pooled(alpha=1, beta=0, y=Y) == pooled()
     assert Problem(SOFT, **soft) == Problem(
-        SOFT, **soft | {"algorithm": "LOG", "mode": dnn.SoftmaxMode.CHANNEL}
+        SOFT, **soft | {"algorithm": "LOG", "mode": dnn.enums.SoftmaxMode.CHANNEL}
     )
 
 
@@ -130,7 +130,7 @@ def test_a_problem_that_is_none_names_the_argument(changes, match):
 
 
 def test_a_descriptor_is_no_option_and_its_spec_is():
-    with dnn.PoolingDescriptor(POOLING) as descriptor:
+    with dnn.descriptors.PoolingDescriptor(POOLING) as descriptor:
         with pytest.raises(dnn.ArgumentError, match=r"\bpooling=.*pass its \.spec"):
             pooled(pooling=descriptor)
         assert pooled(pooling=descriptor.spec) == pooled()
@@ -302,22 +302,22 @@ def test_descriptors_of_options_are_read_back(spec):
         assert result.replace(**{name: getattr(spec, name) for name in steps}) == spec
         assert descriptor.spec is spec
     assert descriptor.closed
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         descriptor.ptr
 
 
 OTHERS = [
     dnn.RNNSpec("lstm", 6, 8, clip=(-1.5, 2.25)),
-    dnn.RNNDataSpec((5, 3, 6), [5, 2, 4]),
+    dnn.specs.RNNDataSpec((5, 3, 6), [5, 2, 4]),
     dnn.AttentionSpec(
         2, 6, bias=True, q_proj_size=3, max_q_length=5, max_kv_length=5, max_batch=3, max_beam=1
     ),
-    dnn.SeqDataSpec((2, 1, 5, 8), [5, 3]),
+    dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3]),
     dnn.TensorSpec((2, 64, 3, 3), "int8x32"),
     dnn.TensorSpec((2, 3, 4, 5), layout="NHWC"),
     dnn.FilterSpec((4, 3, 2, 5)),
     dnn.CTCLossSpec(compute_type="float32"),
-    dnn.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
+    dnn.specs.TensorTransformSpec((0, 0, (1, 2), 0), fold=(2, 3)),
 ]
 
 
@@ -348,11 +348,13 @@ def test_a_dropout_descriptor_too(own_handle):
     state = dnn.DropoutState(own_handle)
     with dnn.trace() as trace:
         for initialize in (True, False):
-            with dnn.DropoutDescriptor(
+            with dnn.descriptors.DropoutDescriptor(
                 own_handle, 0.5, state.array, initialize=initialize
             ) as descriptor:
                 descriptor.read_back()
-    assert {call.function for call in trace.calls} == {*dnn.DropoutDescriptor._functions()}
+    assert {call.function for call in trace.calls} == {
+        *dnn.descriptors.DropoutDescriptor._functions()
+    }
 
 
 def test_every_kind_of_descriptor_is_looked_at():
@@ -497,8 +499,8 @@ def poolings(draw):
         window,
         padding=padding,
         stride=stride,
-        mode=draw(st.sampled_from(list(dnn.PoolingMode))),
-        nan=draw(st.sampled_from(list(dnn.NanPropagation))),
+        mode=draw(st.sampled_from(list(dnn.enums.PoolingMode))),
+        nan=draw(st.sampled_from(list(dnn.enums.NanPropagation))),
     )
     return spec, (draw(st.integers(1, 300)), draw(st.integers(1, 300)), *image)
 
@@ -510,7 +512,7 @@ def test_output_shapes_are_those_of_cudnn(drawn, dtype, last):
     pooling, shape = drawn
     x = dnn.TensorSpec(shape, dtype, {4: "NHWC", 5: "NDHWC"}[len(shape)] if last else None)
     with (
-        dnn.PoolingDescriptor(pooling) as pooling_descriptor,
+        dnn.descriptors.PoolingDescriptor(pooling) as pooling_descriptor,
         dnn.TensorDescriptor(x) as descriptor,
     ):
         out = (ctypes.c_int * len(shape))()

@@ -19,7 +19,6 @@ from cudnnlite import (
     ConvolutionSpec,
     FilterSpec,
     MathType,
-    RNNDataSpec,
     RNNSpec,
     TensorSpec,
     convolution_backward_data,
@@ -34,6 +33,7 @@ from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.convolution import FORWARD
 from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.frozen import from_plain, to_plain
 
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")

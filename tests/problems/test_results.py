@@ -10,20 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import (
-    AlgorithmResult,
-    AlgorithmTable,
-    ArgumentError,
-    ConvolutionFwdAlgo,
-    Engine,
-    MathType,
-    NoAlgorithmError,
-    RNNAlgo,
-    Status,
-)
+from cudnnlite import AlgorithmResult, AlgorithmTable, ArgumentError, MathType, NoAlgorithmError
+from cudnnlite.enums import ConvolutionFwdAlgo, RNNAlgo, Status
 from cudnnlite.problems.results import MAKES_A_TEXTURE, kernel_of, named
 from cudnnlite.problems.roofline import FLOAT32, TF32, Peaks
 from cudnnlite.problems.work import Work
+from cudnnlite.types import Engine
 
 MIB = 1 << 20
 A = ConvolutionFwdAlgo
@@ -792,7 +784,7 @@ def test_columns_as_plain_values(monkeypatch, own_handle):
     )
     assert table.to_pandas() == ("frame", columns)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(dnn.MissingPackageError, match="to_pandas needs pandas"):
+    with pytest.raises(dnn.errors.MissingPackageError, match="to_pandas needs pandas"):
         table.to_pandas()
 
 

@@ -91,7 +91,7 @@ def test_a_graph_with_a_convolution():
 
 def test_an_lstm():
     spec = dnn.RNNSpec("lstm", 5, 7, num_layers=2, dtype="float32")
-    data = dnn.RNNDataSpec((11, 3, 5), dtype="float32")
+    data = dnn.specs.RNNDataSpec((11, 3, 5), dtype="float32")
     work = work_of(Problem(RNN_FORWARD, spec=spec, data=data, training=False))
     matrices = 4 * 7 * (5 + 7) + 4 * 7 * (7 + 7)
     assert work.flops == 2 * 11 * 3 * matrices

@@ -136,7 +136,7 @@ def child(device: Any, shard: int, shards: int, start: int) -> None:
         except calls.CallArgumentError:
             outcome = "refused"
         except dnn.CudnnError as error:
-            outcome = dnn.Status(error.status).name
+            outcome = dnn.enums.Status(error.status).name
         except dnn.errors.SymbolNotFoundError:
             outcome = "not there"
         except Exception as error:

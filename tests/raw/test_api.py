@@ -267,7 +267,7 @@ def test_plain_values_are_returned(api):
     assert api.cudnnGetVersion() == load_library().version
     assert api.cudnnGetVersion() // 10000 == 9
     assert api.cudnnGetErrorString(0) == b"CUDNN_STATUS_SUCCESS"
-    assert api.cudnnGetErrorString(dnn.Status.BAD_PARAM) == b"CUDNN_STATUS_BAD_PARAM"
+    assert api.cudnnGetErrorString(dnn.enums.Status.BAD_PARAM) == b"CUDNN_STATUS_BAD_PARAM"
 
 
 def test_the_process_has_one_table():
@@ -372,13 +372,13 @@ def test_emulated_functions_refuse_null_handles(emulated, name):
     refused = (
         r"0x0 is not a live handle of the emulated device|a null pointer, which C would follow"
     )
-    with pytest.raises((dnn.BadParamError, CallArgumentError), match=refused):
+    with pytest.raises((dnn.errors.BadParamError, CallArgumentError), match=refused):
         getattr(emulated, name)(*nothing(FUNCTIONS[name]))
 
 
 def test_emulated_functions_refuse_null_results(emulated, own_handle):
     """As cuDNN does: where to put the result is an argument like any other."""
-    with pytest.raises(dnn.BadParamError, match="cudnnCreate returned BAD_PARAM"):
+    with pytest.raises(dnn.errors.BadParamError, match="cudnnCreate returned BAD_PARAM"):
         emulated.cudnnCreate(None)
     with pytest.raises(
         CallArgumentError, match=r"cudnnGetStream, argument 2 .streamId.: a null pointer"
@@ -435,7 +435,7 @@ def test_descriptor_functions_of_the_emulated_table_are_the_real_ones(emulated):
     native = dnn._raw.types.cudnnTensorDescriptor_t()
     emulated.cudnnCreateTensorDescriptor(ctypes.byref(native))
     emulated.cudnnSetTensor4dDescriptor(
-        native, dnn.TensorFormat.NCHW, dnn.DataType.FLOAT, 1, 2, 3, 4
+        native, dnn.enums.TensorFormat.NCHW, dnn.DataType.FLOAT, 1, 2, 3, 4
     )
     size = ctypes.c_size_t()
     library_api().cudnnGetTensorSizeInBytes(native, size)
@@ -454,7 +454,7 @@ def test_emulated_handles_and_streams(emulated):
     assert stream.value == 0x1234
     emulated.cudnnDestroy(handle)
     assert emulated.handles == {}
-    with pytest.raises(dnn.BadParamError, match="is not a live handle"):
+    with pytest.raises(dnn.errors.BadParamError, match="is not a live handle"):
         emulated.cudnnDestroy(handle)
 
 
@@ -462,7 +462,7 @@ def test_a_handle_of_another_emulated_device_is_refused(emulated):
     other = EmulatedApi(load_library(), EmulatedMemory(1 << 30))
     handle = cudnnHandle_t()
     other.cudnnCreate(ctypes.byref(handle))
-    with pytest.raises(dnn.BadParamError, match="is not a live handle"):
+    with pytest.raises(dnn.errors.BadParamError, match="is not a live handle"):
         emulated.cudnnSetStream(handle, None)
     other.cudnnDestroy(handle)
 
@@ -472,7 +472,7 @@ def test_a_handle_of_another_emulated_device_is_refused(emulated):
     [
         (MemoryError("ouch"), "INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", "ouch"),
         (IllegalAddressError("ouch"), "EXECUTION_FAILED", "ouch"),
-        (RefusalError(dnn.Status.NOT_SUPPORTED_SHAPE, "ouch"), "NOT_SUPPORTED_SHAPE", "ouch"),
+        (RefusalError(dnn.enums.Status.NOT_SUPPORTED_SHAPE, "ouch"), "NOT_SUPPORTED_SHAPE", "ouch"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

@@ -234,7 +234,7 @@ with dnn.Handle(sys.argv[1]) as handle:
         assert not handle.api.has(function)
         try:
             getattr(handle.api, function)
-        except dnn.SymbolNotFoundError as error:
+        except dnn.errors.SymbolNotFoundError as error:
             errors.append(str(error))
     print(json.dumps([values, errors, handle.api.library.missing_parts]))
 """

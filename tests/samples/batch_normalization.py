@@ -62,7 +62,7 @@ def _make(*scalars):
     more = {
         name: value for name, value in (("momentum", 0.25), ("epsilon", 1e-3)) if name in scalars
     }
-    return lambda plain: {"mode": dnn.BatchNormMode[plain.get("mode", "SPATIAL")], **more}
+    return lambda plain: {"mode": dnn.enums.BatchNormMode[plain.get("mode", "SPATIAL")], **more}
 
 
 def _saved(hosts, options):

@@ -16,7 +16,7 @@ def _reference(x, w, conv):
         conv.pads(x.ndim - 2),
         *conv.steps(x.ndim - 2)[1:],
         conv.groups,
-        conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+        conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION,
     )
 
 
@@ -29,7 +29,7 @@ def _drawn(draw, images):
 
 
 def _steps(conv, rank):
-    return *conv.steps(rank - 2), conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION
+    return *conv.steps(rank - 2), conv.groups, conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
 
 
 def _gradient_of_x(w, dy, conv):

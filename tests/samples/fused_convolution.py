@@ -24,7 +24,7 @@ def _blended(alpha, x, w, bias, conv, activation):
         conv.pads(x.ndim - 2),
         *conv.steps(x.ndim - 2)[1:],
         conv.groups,
-        conv.mode == dnn.ConvolutionMode.CONVOLUTION,
+        conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION,
     )
     return FUNCTIONS[name](alpha * sums + bias)
 

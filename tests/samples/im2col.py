@@ -14,7 +14,9 @@ def _reference(x, w, conv):
 
     taps = np.eye(int(np.prod(w.shape[1:]))).reshape(-1, *w.shape[1:])
     steps = conv.steps(x.ndim - 2)
-    y = onnx_convolution(x, taps, *steps, conv.groups, conv.mode == dnn.ConvolutionMode.CONVOLUTION)
+    y = onnx_convolution(
+        x, taps, *steps, conv.groups, conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
+    )
     return y.swapaxes(0, 1).reshape(len(taps), -1)
 
 

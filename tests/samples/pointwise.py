@@ -49,7 +49,7 @@ def _repeated_combinations(sets, options):
     return combinations
 
 
-def _op(op, *, like=dnn.OpTensorSpec):
+def _op(op, *, like=dnn.specs.OpTensorSpec):
     return lambda plain: {"op": like(plain.get("op", op), nan=plain.get("nan", "propagate"))}
 
 
@@ -66,7 +66,7 @@ def _drawn_beside(small, large, options=lambda draw: {}):
 def _drawn_op(draw):
     from hypothesis import strategies as st
 
-    return {"op": dnn.OpTensorSpec(draw(st.sampled_from(("add", "mul", "min", "max"))))}
+    return {"op": dnn.specs.OpTensorSpec(draw(st.sampled_from(("add", "mul", "min", "max"))))}
 
 
 def _op_reference(a, b, op, alpha1, alpha2):
@@ -107,8 +107,8 @@ def _drawn_reduce(draw, images):
     from hypothesis import strategies as st
 
     shape = tuple(draw(st.sampled_from((1, size))) for size in images)
-    ops = [op for op in dnn.ReduceTensorOp.__members__ if not op.startswith("MUL")]
-    return {"a": images, "c": shape}, {"op": dnn.ReduceTensorSpec(draw(st.sampled_from(ops)))}
+    ops = [op for op in dnn.enums.ReduceTensorOp.__members__ if not op.startswith("MUL")]
+    return {"a": images, "c": shape}, {"op": dnn.specs.ReduceTensorSpec(draw(st.sampled_from(ops)))}
 
 
 _REDUCED = {
@@ -130,7 +130,7 @@ _REDUCTIONS = (
     # products of few values, which float16 can hold
     *(
         {"op": op, "shape": "batch" if "MUL" in op else "bias"}
-        for op in dnn.ReduceTensorOp.__members__
+        for op in dnn.enums.ReduceTensorOp.__members__
     ),
     *({"op": "ADD", "shape": shape} for shape in _REDUCED if shape != "bias"),
 )
@@ -171,7 +171,7 @@ SAMPLES = {
         make=lambda plain: {"value": 1.5},
     ),
     "op_tensor": s.Sample(
-        {"op": dnn.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5},
+        {"op": dnn.specs.OpTensorSpec("mul"), "alpha1": 2.0, "alpha2": -0.5},
         at=_beside("b", "a"),
         reference=_op_reference,
         positive=frozenset({"a"}),
@@ -181,14 +181,14 @@ SAMPLES = {
         make=lambda plain: _op("add")(plain) | _ALPHAS,
     ),
     "reduce_tensor": s.Sample(
-        {"op": dnn.ReduceTensorSpec("avg")},
+        {"op": dnn.specs.ReduceTensorSpec("avg")},
         at=_reducing,
         reference=_reduced,
         loose=True,
         drawn=_drawn_reduce,
         sets=_REDUCTIONS,
         combinations=_reduce_combinations,
-        make=_op("add", like=dnn.ReduceTensorSpec),
+        make=_op("add", like=dnn.specs.ReduceTensorSpec),
         refused="cuDNN reduces along one of its axes",
     ),
     "transform_tensor": s.Sample({}, reference=lambda x: x, converts=True),

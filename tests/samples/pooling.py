@@ -65,7 +65,7 @@ def _drawn(draw, images):
             window,
             padding=padding,
             stride=stride,
-            mode=draw(st.sampled_from(list(dnn.PoolingMode))),
+            mode=draw(st.sampled_from(list(dnn.enums.PoolingMode))),
         )
     }
 

@@ -50,8 +50,8 @@ def _combinations(kind):
 
 def _make(plain):
     return {
-        "algorithm": dnn.SoftmaxAlgorithm[plain["algorithm"]],
-        "mode": dnn.SoftmaxMode[plain["mode"]],
+        "algorithm": dnn.enums.SoftmaxAlgorithm[plain["algorithm"]],
+        "mode": dnn.enums.SoftmaxMode[plain["mode"]],
     }
 
 

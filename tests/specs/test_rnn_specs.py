@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from in_one import in_one_test
 
 import cudnnlite as dnn
-from cudnnlite import (
-    ArgumentError,
-    DataType,
-    MathType,
-    RNNBiasMode,
-    RNNDataLayout,
-    RNNDataSpec,
-    RNNInputMode,
-    RNNMode,
-    RNNSpec,
-)
+from cudnnlite import ArgumentError, DataType, MathType, RNNSpec
+from cudnnlite.enums import RNNBiasMode, RNNDataLayout, RNNInputMode, RNNMode
+from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.specs.rnn_weights import weight_parts
 
@@ -417,7 +409,7 @@ def test_layouts(argument, layout):
 # ---------------------------------------------------------------- the rules
 
 STANDARD, STATIC, DYNAMIC, SMALL = (
-    dnn.RNNAlgo[name]
+    dnn.enums.RNNAlgo[name]
     for name in ("STANDARD", "PERSIST_STATIC", "PERSIST_DYNAMIC", "PERSIST_STATIC_SMALL_H")
 )
 

@@ -40,7 +40,7 @@ def numpy_strides(shape, layout):
     [
         lambda value: dnn.ActivationSpec("elu", value),
         lambda value: dnn.RNNSpec("lstm", 2, 3, clip=(-1.0 if math.isnan(value) else value, 1.0)),
-        lambda value: dnn.RNNDataSpec((3, 2, 4), padding_fill=value),
+        lambda value: dnn.specs.RNNDataSpec((3, 2, 4), padding_fill=value),
         lambda value: dnn.convolution_forward.problem(
             TensorSpec((1, 1, 3, 3)), TensorSpec((1, 1, 1, 1)), alpha=value
         ),
@@ -134,7 +134,7 @@ def test_strides_of_single_axes_do_not_matter_to_fits():
 def test_the_names_at_rank_4_go_with_every_rank(spec_class, rank):
     for name, at_rank in zip(LAYOUTS[4], LAYOUTS[rank], strict=True):
         spec = spec_class(SHAPES[rank], layout=at_rank)
-        for layout in (name, name.lower(), f"CUDNN_TENSOR_{name}", dnn.TensorFormat[name]):
+        for layout in (name, name.lower(), f"CUDNN_TENSOR_{name}", dnn.enums.TensorFormat[name]):
             assert spec_class(SHAPES[rank], layout=layout) == spec
         if spec_class is TensorSpec:
             assert spec.fits(name)
@@ -566,7 +566,7 @@ def ask_cudnn(conv, x_shape, w_shape):
     ):
         try:
             return descriptor.output_shape(x, w)
-        except dnn.BadParamError:
+        except dnn.errors.BadParamError:
             return None
 
 
@@ -685,7 +685,9 @@ def test_filter_from_tensor(rank, layout):
     assert spec == FilterSpec(SHAPES[rank], "float16", layout)
     assert spec.layout == layout
     assert spec.nbytes == math.prod(SHAPES[rank]) * itemsize(spec.dtype)
-    assert spec.format == (dnn.TensorFormat.NHWC if layout.endswith("C") else dnn.TensorFormat.NCHW)
+    assert spec.format == (
+        dnn.enums.TensorFormat.NHWC if layout.endswith("C") else dnn.enums.TensorFormat.NCHW
+    )
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -709,7 +711,7 @@ def test_vector_filter():
     assert (spec.layout, spec.vector, spec.format) == (
         "NCHW_VECT_C",
         32,
-        dnn.TensorFormat.NCHW_VECT_C,
+        dnn.enums.TensorFormat.NCHW_VECT_C,
     )
     assert spec.nbytes == 8 * 64 * 3 * 3
     assert FilterSpec.from_tensor(TensorSpec((8, 64, 3, 3), "int8x32")) == spec

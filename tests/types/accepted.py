@@ -53,7 +53,9 @@ def convolution(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Devic
     return dnn.softmax_forward(handle, dnn.activation_forward(handle, y, "relu", out=y))
 
 
-def functions_of_operations(handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign) -> dnn.Problem:
+def functions_of_operations(
+    handle: dnn.Handle, x: dnn.DeviceArray, w: Foreign
+) -> dnn.types.Problem:
     """Each has the signature of its function: `problem` without the handle."""
     pooling = dnn.PoolingSpec(2)
     reveal_type(dnn.pooling_forward(handle, x, pooling, out=x))  # DeviceArray
@@ -91,7 +93,7 @@ def recurrent(handle: dnn.Handle, x: Foreign | Numba, training: bool) -> None:
     either = dnn.rnn_forward(handle, lstm, weights, x, training=training)
     reveal_type(either)  # Any
     with dnn.rnn_forward.plan(
-        handle, lstm, None, dnn.RNNDataSpec((4, 2, 3)), training=True
+        handle, lstm, None, dnn.specs.RNNDataSpec((4, 2, 3)), training=True
     ) as plan:
         reveal_type(plan(weights, y).reserve)  # RNNReserve
     with dnn.rnn_forward.plan(handle, lstm, None, x) as plan_of_inference:
@@ -117,7 +119,7 @@ def plans_that_keep_state(
 def raw(handle: dnn.Handle) -> None:
     with (
         dnn.TensorDescriptor((1, 2, 3, 4)) as x_desc,
-        dnn.PoolingDescriptor(dnn.PoolingSpec(2)) as pooling,
+        dnn.descriptors.PoolingDescriptor(dnn.PoolingSpec(2)) as pooling,
     ):
         reveal_type(handle.ptr)  # cudnnHandle_t
         reveal_type(x_desc.ptr)  # cudnnTensorDescriptor_t

@@ -44,13 +44,15 @@ def test_a_name_in_c_of_another_enum_is_refused():
         (dnn.ActivationSpec("CUDNN_ACTIVATION_TANH").mode, "TANH"),
         (dnn.PoolingSpec(2, mode="CUDNN_POOLING_MAX_DETERMINISTIC").mode, "MAX_DETERMINISTIC"),
         (dnn.PoolingSpec(2, nan="CUDNN_NOT_PROPAGATE_NAN").nan, "NOT_PROPAGATE"),
-        (dnn.OpTensorSpec("CUDNN_OP_TENSOR_MAX").op, "MAX"),
-        (dnn.ReduceTensorSpec("CUDNN_REDUCE_TENSOR_NORM2").op, "NORM2"),
+        (dnn.specs.OpTensorSpec("CUDNN_OP_TENSOR_MAX").op, "MAX"),
+        (dnn.specs.ReduceTensorSpec("CUDNN_REDUCE_TENSOR_NORM2").op, "NORM2"),
         (dnn.RNNSpec("CUDNN_GRU", 3, 4).cell, "GRU"),
         (dnn.RNNSpec("lstm", 3, 4, bias="CUDNN_RNN_SINGLE_INP_BIAS").bias, "SINGLE_INP"),
         (dnn.RNNSpec("lstm", 4, 4, input_mode="CUDNN_SKIP_INPUT").input_mode, "SKIP"),
         (
-            dnn.RNNDataSpec((4, 2, 3), layout="CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED").layout,
+            dnn.specs.RNNDataSpec(
+                (4, 2, 3), layout="CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED"
+            ).layout,
             "BATCH_MAJOR_UNPACKED",
         ),
         (dnn.CTCLossSpec("CUDNN_LOSS_NORMALIZATION_NONE").normalization, "NONE"),
@@ -81,12 +83,16 @@ def test_a_layout_in_c_that_a_rank_lacks_is_refused():
 
 
 def test_an_engine_is_a_value_of_pythons_own_numbers():
-    engine = dnn.Engine(np.int64(3), {"STAGES": np.int64(2)})
-    assert json.loads(json.dumps(engine.to_plain())) == dnn.Engine(3, {"STAGES": 2}).to_plain()
+    engine = dnn.types.Engine(np.int64(3), {"STAGES": np.int64(2)})
+    assert (
+        json.loads(json.dumps(engine.to_plain())) == dnn.types.Engine(3, {"STAGES": 2}).to_plain()
+    )
 
 
 def test_an_engine_takes_knobs_by_their_names_in_c():
-    assert dnn.Engine(2, {"CUDNN_KNOB_TYPE_TILE_SIZE": 1}) == dnn.Engine(2, {"TILE_SIZE": 1})
+    assert dnn.types.Engine(2, {"CUDNN_KNOB_TYPE_TILE_SIZE": 1}) == dnn.types.Engine(
+        2, {"TILE_SIZE": 1}
+    )
 
 
 def test_operations_take_names_in_c():
@@ -141,7 +147,7 @@ def test_module_points_at_the_member_that_is_a_constant_in_c():
             getattr(dnn, c_name)
         path = str(caught.value).partition("; it is dnn.")[2]
         assert operator.attrgetter(path)(dnn) is member
-        assert path.startswith("raw.enums.") != hasattr(dnn, kind.__name__)
+        assert path.startswith("raw.enums.") != hasattr(dnn.enums, kind.__name__)
 
 
 def test_module_points_at_other_constants_of_the_headers():

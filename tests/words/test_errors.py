@@ -7,12 +7,13 @@ import threading
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite import Status, errors
+from cudnnlite import errors
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.calls import CFunction
 from cudnnlite._raw.check import make_check, read_last_error, status_error
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.library import load_library
+from cudnnlite.enums import Status
 
 MIB = 1 << 20
 PLENTY = (100 * 1024 * MIB, 140 * 1024 * MIB)

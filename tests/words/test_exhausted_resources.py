@@ -42,7 +42,7 @@ for folder in sys.argv[1:]:
                 for kind in ("Convolution", "RNN"):
                     getattr(descriptor.api, f"cudnnCreate{kind}Descriptor")
             print(folder, "was loaded")
-        except dnn.LibraryError as error:
+        except dnn.errors.LibraryError as error:
             print(folder, " ".join(str(error).split()))
         sys.stdout.flush()
         os._exit(0)

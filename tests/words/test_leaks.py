@@ -89,7 +89,7 @@ def test_a_call_in_a_finalizer_while_the_interpreter_ends():
             def __init__(self, handle, x):
                 self.handle, self.x = handle, x
 
-            def __del__(self, call=dnn.softmax_forward, refusal=dnn.ClosedError):
+            def __del__(self, call=dnn.softmax_forward, refusal=dnn.errors.ClosedError):
                 try:
                     call(self.handle, self.x)
                 except refusal as error:

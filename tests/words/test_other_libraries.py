@@ -153,10 +153,10 @@ def test_a_member_of_another_library_is_answered(kind, choice):
     if hint.startswith("an activation of graphs"):
         assert parse_activation(name, "activation") == choice
     else:
-        assert parse_enum(getattr(dnn, kind), name, "op").name == name.upper()
+        assert parse_enum(getattr(dnn.enums, kind), name, "op").name == name.upper()
     for text in (choice, choice.upper()):
         with pytest.raises(dnn.ArgumentError) as caught:
-            parse_enum(getattr(dnn, kind), text, "op")
+            parse_enum(getattr(dnn.enums, kind), text, "op")
         assert str(caught.value).endswith(f"; it is {hint}")
     assert_names_exist(hint)
 
@@ -313,9 +313,9 @@ def test_two_axes_to_swap_are_written_out(x):
 @pytest.mark.parametrize(
     ("descriptor", "name", "field"),
     [
-        (dnn.ActivationDescriptor, "tanh", "mode"),
-        (dnn.OpTensorDescriptor, "mul", "op"),
-        (dnn.ReduceTensorDescriptor, "max", "op"),
+        (dnn.descriptors.ActivationDescriptor, "tanh", "mode"),
+        (dnn.descriptors.OpTensorDescriptor, "mul", "op"),
+        (dnn.descriptors.ReduceTensorDescriptor, "max", "op"),
     ],
 )
 def test_a_mode_stands_for_its_spec(descriptor, name, field):
@@ -327,6 +327,6 @@ def test_a_mode_stands_for_its_spec(descriptor, name, field):
 
 
 def test_other_descriptors_take_specs_alone():
-    for descriptor in (dnn.PoolingDescriptor, dnn.LRNDescriptor):
+    for descriptor in (dnn.descriptors.PoolingDescriptor, dnn.descriptors.LRNDescriptor):
         with pytest.raises(dnn.ArgumentError, match=r"is not an? "):
             descriptor("max")

@@ -17,22 +17,26 @@ import typing
 from collections import Counter
 
 import pytest
+from helpers.extensions import load
 from in_one import in_one_test
 
 import cudnnlite as dnn
 from cudnnlite.plans.function import OperationFunction
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.specs.frozen import FrozenSpec
+from cudnnlite.unknown import SELDOM_SPECS
 
 REFERENCE = pathlib.Path(__file__).parents[2] / "docs" / "reference"
-NAMES = dnn.__all__
-CALLABLES = [name for name in NAMES if callable(getattr(dnn, name))]
+MODULES, PATHS = load("public_names").MODULES, load("public_names").paths()
+PUBLIC = load("public_names").things()
+NAMES = [*PUBLIC]
+CALLABLES = [name for name in NAMES if callable(PUBLIC[name])]
 FUNCTIONS = [
     name
     for name in NAMES
-    if inspect.isfunction(getattr(dnn, name)) or isinstance(getattr(dnn, name), OperationFunction)
+    if inspect.isfunction(PUBLIC[name]) or isinstance(PUBLIC[name], OperationFunction)
 ]
-CLASSES = [name for name in NAMES if inspect.isclass(getattr(dnn, name))]
+CLASSES = [name for name in NAMES if inspect.isclass(PUBLIC[name])]
 # Made by functions, never by users: their constructors are nobody's to call.
 MADE_FOR_YOU = {
     "AlgorithmTable",
@@ -105,7 +109,7 @@ FUNCTIONS_OF_OPERATIONS = [
     (name, function_name)
     for name in FUNCTIONS
     for function_name in ("plan", "graph", "problem", "find", "heuristic")
-    if hasattr(getattr(dnn, name), function_name)
+    if hasattr(PUBLIC[name], function_name)
 ]
 # What constructors take through **options.
 THROUGH_OPTIONS = {
@@ -160,7 +164,7 @@ def operands(name):
         for argument in operation.caller_provided.values()
         if argument != "out" and not operation.outputs
     ]
-    signature = inspect.signature(getattr(dnn, name)).parameters
+    signature = inspect.signature(PUBLIC[name]).parameters
     numbers = [
         n
         for n in (*operation.scalars, *operation.by_address)
@@ -216,26 +220,32 @@ def members(kind):
                     yield f"{base.__name__}.{name}", plain
 
 
-def test_all_is_sorted():
-    assert (
-        sorted(NAMES, key=lambda name: (not name.isupper(), not name[0].isupper(), name)) == NAMES
-    )
-    assert len(NAMES) == len(set(NAMES))
+@pytest.mark.parametrize("module", [dnn, *map(dnn.__getattribute__, MODULES)], ids=str)
+def test_all_is_sorted(module):
+    names = module.__all__
+    in_order = sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    assert in_order == names
+    assert len(names) == len(set(names))
+
+
+def test_messages_know_which_specs_stand_at_the_top():
+    assert {name for name in dnn.specs.__all__ if name not in dnn.__all__} == SELDOM_SPECS
+
+
+def test_what_stands_at_the_top_is_read_in_one_glance():
+    assert len(dnn.__all__) <= 110
 
 
 def test_all_is_complete():
-    for name in NAMES:
+    for name in dnn.__all__:
         getattr(dnn, name)  # the tuner's are imported when they are first asked for
     public = {
         name
         for name, value in vars(dnn).items()
         if not name.startswith("_") and not inspect.ismodule(value)
     }
-    assert (
-        public - {"TYPE_CHECKING", "import_module"} | {"errors", "raw"}
-        == set(NAMES)
-        == set(dir(dnn))
-    )
+    assert public - {"TYPE_CHECKING", "import_module"} | {"raw", *MODULES} == set(dir(dnn))
+    assert set(dir(dnn)) == set(dnn.__all__)
     with pytest.raises(AttributeError, match="module 'cudnnlite' has no attribute 'Hanlde'"):
         _ = dnn.Hanlde
 
@@ -246,13 +256,23 @@ def test_all_exceptions_are_public():
         for name, kind in vars(dnn.errors).items()
         if inspect.isclass(kind) and issubclass(kind, Exception)
     }
-    assert kinds <= set(NAMES)
-    assert all(getattr(dnn, name) is getattr(dnn.errors, name) for name in kinds)
+    assert kinds == set(dnn.errors.__all__)
+
+
+@pytest.mark.parametrize("module", [dnn, *map(dnn.__getattribute__, MODULES)], ids=str)
+def test_what_a_module_shows_is_public(module):
+    assert set(dir(module)) == set(module.__all__)
+
+
+@in_one_test([name for name, path in PATHS.items() if "." in path])
+def test_a_name_of_another_module_says_where_it_is(name):
+    with pytest.raises(AttributeError, match=rf"it is dnn\.{PATHS[name]}$"):
+        getattr(dnn, name)
 
 
 @in_one_test(CALLABLES)
 def test_everything_has_a_docstring_of_its_own(name):
-    thing = getattr(dnn, name)
+    thing = PUBLIC[name]
     doc = thing.__dict__.get("__doc__") if inspect.isclass(thing) else thing.__doc__
     assert doc
     assert len(inspect.cleandoc(doc).splitlines()[0]) > 15
@@ -262,7 +282,7 @@ def test_everything_has_a_docstring_of_its_own(name):
 
 @in_one_test(FUNCTIONS)
 def test_functions_document_parameters_result_and_errors(name):
-    function = getattr(dnn, name)
+    function = PUBLIC[name]
     assert documented(function.__doc__) == {p.name for p in parameters(function)}
     assert section(function.__doc__, "Returns") or section(function.__doc__, "Yields")
     assert (
@@ -275,7 +295,7 @@ def test_functions_document_parameters_result_and_errors(name):
 
 @in_one_test(CLASSES)
 def test_classes_document_what_they_are_made_of(name):
-    kind = getattr(dnn, name)
+    kind = PUBLIC[name]
     if is_plain_kind(kind) or name in MADE_FOR_YOU:
         if dataclasses.is_dataclass(kind):
             bases = [base for base in kind.__bases__ if dataclasses.is_dataclass(base)]
@@ -291,9 +311,7 @@ def test_classes_document_what_they_are_made_of(name):
 
 
 @in_one_test(
-    sorted(
-        {where: member for name in CLASSES for where, member in members(getattr(dnn, name))}.items()
-    )
+    sorted({where: member for name in CLASSES for where, member in members(PUBLIC[name])}.items())
 )
 def test_methods_and_properties_are_documented_and_annotated(where, member):
     assert member.__doc__
@@ -310,12 +328,12 @@ def test_methods_and_properties_are_documented_and_annotated(where, member):
 
 @in_one_test(FUNCTIONS)
 def test_functions_are_annotated(name):
-    assert_annotated(getattr(dnn, name))
+    assert_annotated(PUBLIC[name])
 
 
 def assert_annotated(function):
     """Fail unless each parameter, and what is returned, has a type that there is."""
-    names = {**vars(typing), **vars(dnn), **vars(importlib.import_module(function.__module__))}
+    names = {**vars(typing), **PUBLIC, **vars(importlib.import_module(function.__module__))}
     signature = inspect.signature(function)
     for annotation in [
         signature.return_annotation,
@@ -326,15 +344,15 @@ def assert_annotated(function):
         eval(annotation, names)
 
 
-@in_one_test(name for name in CLASSES if "__init__" in vars(getattr(dnn, name)))
+@in_one_test(name for name in CLASSES if "__init__" in vars(PUBLIC[name]))
 def test_constructors_are_annotated(name):
-    init = getattr(dnn, name).__init__
+    init = PUBLIC[name].__init__
     assert set(init.__annotations__) >= {p.name for p in parameters(init)} | {"return"}
 
 
 @in_one_test(FUNCTIONS)
 def test_options_after_the_operands_are_keywords(name):
-    positional = [p.name for p in parameters(getattr(dnn, name)) if p.kind is not p.KEYWORD_ONLY]
+    positional = [p.name for p in parameters(PUBLIC[name]) if p.kind is not p.KEYWORD_ONLY]
     assert " ".join(positional) == operands(name)
 
 
@@ -346,9 +364,9 @@ def test_whatever_runs_on_a_handle_is_an_operation():
     run_on_a_handle = {
         name
         for name in FUNCTIONS
-        if [*inspect.signature(getattr(dnn, name)).parameters][:1] == ["handle"]
+        if [*inspect.signature(PUBLIC[name]).parameters][:1] == ["handle"]
     }
-    operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
+    operations = {name for name in NAMES if isinstance(PUBLIC[name], OperationFunction)}
     assert run_on_a_handle - NO_OPERATIONS == operations
     assert {name for name in FUNCTIONS if name.startswith(("find_", "get_", "plan_"))} == set()
     assert operations >= {name for name in OPERATIONS if hasattr(dnn, name)}
@@ -359,7 +377,7 @@ def test_which_functions_operations_have():
         function_name: {name for name, other in FUNCTIONS_OF_OPERATIONS if other == function_name}
         for _, function_name in FUNCTIONS_OF_OPERATIONS
     }
-    operations = {name for name in NAMES if isinstance(getattr(dnn, name), OperationFunction)}
+    operations = {name for name in NAMES if isinstance(PUBLIC[name], OperationFunction)}
     assert by_function_name == {
         "plan": operations,
         "graph": GRAPHS,
@@ -375,7 +393,7 @@ def test_which_functions_operations_have():
 
 @in_one_test(FUNCTIONS_OF_OPERATIONS)
 def test_a_function_of_an_operation_has_its_signature(name, function_name):
-    function = getattr(dnn, name)
+    function = PUBLIC[name]
     ask = getattr(function, function_name)
     expected = [*inspect.signature(function).parameters.values()]
     parameters = [*inspect.signature(ask).parameters.values()]
@@ -402,7 +420,7 @@ def refuses(ask):
 
 @in_one_test(FUNCTIONS_OF_OPERATIONS)
 def test_a_function_of_an_operation_says_what_it_returns(name, function_name):
-    ask = getattr(getattr(dnn, name), function_name)
+    ask = getattr(PUBLIC[name], function_name)
     assert_annotated(ask)
     returned = inspect.signature(ask).return_annotation
     if refuses(ask):
@@ -422,7 +440,7 @@ def test_a_function_of_an_operation_says_what_it_returns(name, function_name):
 
 @in_one_test(FUNCTIONS_OF_OPERATIONS)
 def test_a_function_of_an_operation_has_a_docstring_of_its_own(name, function_name):
-    function = getattr(dnn, name)
+    function = PUBLIC[name]
     ask = getattr(function, function_name)
     text = inspect.cleandoc(ask.__doc__)
     assert text != inspect.cleandoc(function.__doc__)
@@ -444,7 +462,7 @@ def test_a_function_of_an_operation_has_a_docstring_of_its_own(name, function_na
 @in_one_test(sorted({name for name, _ in FUNCTIONS_OF_OPERATIONS}))
 def test_an_operation_looks_like_a_function(name):
     """To help, to documentation, to pickle and to who reads its source."""
-    function = getattr(dnn, name)
+    function = PUBLIC[name]
     assert callable(function)
     assert (function.__name__, function.__qualname__) == (name, name)
     assert pickle.loads(pickle.dumps(function)) is function
@@ -458,7 +476,7 @@ def test_an_operation_looks_like_a_function(name):
 
 @in_one_test(name for name in CLASSES if name.endswith(("Descriptor", "Spec")))
 def test_classes_name_their_c_functions(name):
-    assert re.search("cudnn(Backend)?Set", section(getattr(dnn, name).__doc__, "Notes"))
+    assert re.search("cudnn(Backend)?Set", section(PUBLIC[name].__doc__, "Notes"))
 
 
 def test_constants_are_members_of_a_public_enum():
@@ -469,7 +487,7 @@ def test_constants_are_members_of_a_public_enum():
 def test_star_import():
     namespace = {}
     exec("from cudnnlite import *", namespace)
-    assert set(namespace) - {"__builtins__"} == set(NAMES)
+    assert set(namespace) - {"__builtins__"} == set(dnn.__all__)
 
 
 def test_the_version_is_the_packages():
@@ -497,7 +515,7 @@ def test_every_name_is_on_one_page_of_the_reference():
     for page in sorted(REFERENCE.glob("*.md")):
         mentions.update(
             re.findall(
-                r"^\.\. auto(?:class|function|exception):: cudnnlite\.(\w+)$",
+                r"^\.\. auto(?:class|function|exception):: cudnnlite\.(?:[a-z]+\.)?(\w+)$",
                 page.read_text(),
                 re.M,
             )
@@ -506,7 +524,7 @@ def test_every_name_is_on_one_page_of_the_reference():
         mentions.update(re.findall(r"^`cudnnlite\.(\w+)` is ", page.read_text(), re.M))
         mentions.update(re.findall(r" and `cudnnlite\.(TRUE_FLOAT32)` is ", page.read_text()))
     assert {name for name in NAMES if mentions[name] != 1} == set()
-    assert set(mentions) == set(NAMES)
+    assert set(mentions) - set(MODULES) == set(NAMES)
 
 
 def test_what_a_cache_holds_is_in_the_reference():

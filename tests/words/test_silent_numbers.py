@@ -34,11 +34,11 @@ SCALARS = {
     "dropout": lambda handle, x, value: dnn.RNNSpec("lstm", 2, 3, dropout=value),
     "k": lambda handle, x, value: dnn.LRNSpec(k=value),
     "clip": lambda handle, x, value: dnn.RNNSpec("lstm", 2, 3, clip=(value, 9)),
-    "padding_fill": lambda handle, x, value: dnn.RNNDataSpec((2, 3, 4), padding_fill=value),
-    "OPERATION_CONVOLUTION_FORWARD.alpha": lambda handle, x, value: dnn.BackendDescriptor(
+    "padding_fill": lambda handle, x, value: dnn.specs.RNNDataSpec((2, 3, 4), padding_fill=value),
+    "OPERATION_CONVOLUTION_FORWARD.alpha": lambda handle, x, value: dnn.types.BackendDescriptor(
         handle, "OPERATION_CONVOLUTION_FORWARD", alpha=value
     ),
-    "POINTWISE.elu_alpha": lambda handle, x, value: dnn.BackendDescriptor(
+    "POINTWISE.elu_alpha": lambda handle, x, value: dnn.types.BackendDescriptor(
         handle, "POINTWISE", elu_alpha=value
     ),
     r"cudnnSetActivationDescriptor, argument 4 \(coef\)": lambda handle, x, value: (
@@ -104,11 +104,11 @@ def test_the_real_scalars_of_numpy_stay(own_handle, x):
     ],
 )
 def test_a_padding_that_its_data_type_does_not_hold_is_refused(dtype, finite, infinite):
-    spec = dnn.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=finite)
-    assert dnn.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=np.inf).padding_fill == np.inf
+    spec = dnn.specs.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=finite)
+    assert dnn.specs.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=np.inf).padding_fill == np.inf
     if infinite is not None:
         for make in (
-            lambda: dnn.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=infinite),
+            lambda: dnn.specs.RNNDataSpec((2, 3, 4), dtype=dtype, padding_fill=infinite),
             lambda: spec.with_vectors(5, infinite),
         ):
             with pytest.raises(
@@ -195,12 +195,14 @@ def test_specs_refuse_unknown_members(spec, name, kind):
 
 def test_operations_refuse_unknown_members(own_handle, x):
     with pytest.raises(dnn.ArgumentError, match=r"^mode=SoftmaxMode.UNKNOWN_77"):
-        dnn.softmax_forward(own_handle, x, mode=dnn.SoftmaxMode(77))
+        dnn.softmax_forward(own_handle, x, mode=dnn.enums.SoftmaxMode(77))
     with pytest.raises(dnn.ArgumentError, match=r"^activation=ActivationMode.UNKNOWN_77"):
-        dnn.activation_forward(own_handle, x, dnn.ActivationMode(77))
+        dnn.activation_forward(own_handle, x, dnn.enums.ActivationMode(77))
 
 
-@pytest.mark.parametrize("algorithm", [dnn.ConvolutionFwdAlgo.GEMM, dnn.Engine(0)], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [dnn.enums.ConvolutionFwdAlgo.GEMM, dnn.types.Engine(0)], ids=str
+)
 def test_a_result_with_an_unknown_math_type_is_not_applied(own_handle, x, algorithm):
     w = own_handle.array(np.ones((3, 2, 1, 1), np.float32))
     result = dnn.AlgorithmResult(algorithm, dnn.MathType(77))
@@ -231,9 +233,9 @@ def test_the_emulated_backend_refuses_such_numbers_of_c(own_handle):
     number, type_name, _ = ATTRIBUTES["CONVOLUTION"]["conv_mode"]
     values = (ctypes.c_int * 1)(77)
     refused = pytest.raises(
-        dnn.BadParamError, match=r"CONVOLUTION.conv_mode=\[77\] is not of ConvolutionMode"
+        dnn.errors.BadParamError, match=r"CONVOLUTION.conv_mode=\[77\] is not of ConvolutionMode"
     )
-    with dnn.BackendDescriptor(own_handle, "CONVOLUTION") as descriptor, refused:
+    with dnn.types.BackendDescriptor(own_handle, "CONVOLUTION") as descriptor, refused:
         own_handle.api.cudnnBackendSetAttribute(
             descriptor.ptr, number, BackendAttributeType[type_name], 1, values
         )

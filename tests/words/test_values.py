@@ -25,14 +25,14 @@ from cudnnlite.enums import parse_enum, parse_math_type
 from cudnnlite.sizes import format_size, parse_size
 
 PUBLIC_ENUMS = [
-    dnn.ConvolutionFwdAlgo,
-    dnn.ConvolutionMode,
+    dnn.enums.ConvolutionFwdAlgo,
+    dnn.enums.ConvolutionMode,
     dnn.DataType,
-    dnn.Determinism,
+    dnn.enums.Determinism,
     dnn.MathType,
-    dnn.ReorderType,
-    dnn.Status,
-    dnn.TensorFormat,
+    dnn.enums.ReorderType,
+    dnn.enums.Status,
+    dnn.enums.TensorFormat,
 ]
 
 # ---------------------------------------------------------------- enums
@@ -72,7 +72,7 @@ def test_parse_enum_takes_members_names_and_values(kind):
 )
 def test_parse_enum_refuses(value):
     with pytest.raises(ArgumentError) as caught:
-        parse_enum(dnn.ConvolutionMode, value, "mode")
+        parse_enum(dnn.enums.ConvolutionMode, value, "mode")
     assert str(caught.value) == (
         f"mode={value!r} is not a ConvolutionMode; allowed: CONVOLUTION, CROSS_CORRELATION, in "
         "any case"
@@ -81,7 +81,7 @@ def test_parse_enum_refuses(value):
 
 def test_a_name_that_is_nearly_one_is_led_to_it_and_not_to_what_it_begins_with():
     with pytest.raises(ArgumentError, match=r"did you mean WINOGRAD_NONFUSED\?$"):
-        parse_enum(dnn.ConvolutionFwdAlgo, "winograd_non_fused", "algorithm")
+        parse_enum(dnn.enums.ConvolutionFwdAlgo, "winograd_non_fused", "algorithm")
 
 
 def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
@@ -89,9 +89,9 @@ def test_an_enum_whose_name_begins_with_a_vowel_has_its_article():
         ArgumentError,
         match=r"^cell='LSTM ' is not an RNNMode; allowed: RELU, TANH, LSTM, GRU, in any case$",
     ):
-        parse_enum(dnn.RNNMode, "LSTM ", "cell")
+        parse_enum(dnn.enums.RNNMode, "LSTM ", "cell")
     with pytest.raises(ArgumentError, match="is not an ActivationMode"):
-        parse_enum(dnn.ActivationMode, "gelu", "mode")
+        parse_enum(dnn.enums.ActivationMode, "gelu", "mode")
 
 
 AVERAGES = ["AVERAGE_COUNT_INCLUDE_PADDING", "AVERAGE_COUNT_EXCLUDE_PADDING"]

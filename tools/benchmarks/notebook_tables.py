@@ -118,7 +118,7 @@ def times(row):
 
 def why_not(row):
     """Return why a candidate cannot be used; empty if it can."""
-    status = "" if row.status == dnn.Status.SUCCESS else str(row.status)
+    status = "" if row.status == dnn.enums.Status.SUCCESS else str(row.status)
     return ": ".join(part for part in (status, row.why_not) if part)
 
 
@@ -414,7 +414,7 @@ def lstm(bench):
         for network, *sizes, layers, directions in LSTMS:
             steps, batch, inputs, hidden = bench.shape(*sizes, most=8)
             spec = dnn.RNNSpec("lstm", inputs, hidden, layers, directions == 2, dtype=dtype)
-            data = dnn.RNNDataSpec((steps, batch, inputs), dtype=dtype)
+            data = dnn.specs.RNNDataSpec((steps, batch, inputs), dtype=dtype)
             table = bench.tune(dnn.rnn_forward.problem(spec, None, data))
             choices = {"heuristic": heuristic(spec, data), "tuner": table.best()}
             for row in table:

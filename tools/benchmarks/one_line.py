@@ -58,7 +58,7 @@ def operations(
     steps = torch.randn((1, 8, 64), device="cuda")
     conv, relu = dnn.ConvolutionSpec(padding=1), dnn.ActivationSpec("relu")
     pooling = dnn.PoolingSpec(2)
-    total = dnn.ReduceTensorSpec("add")
+    total = dnn.specs.ReduceTensorSpec("add")
     lstm = dnn.RNNSpec("lstm", 64, 128)
     torch_lstm = torch.nn.LSTM(64, 128).cuda().eval()
     weights = dnn.RNNWeights.from_torch(handle, lstm, torch_lstm.state_dict())

@@ -169,7 +169,7 @@ def run(handle, problem, dtype, algorithms, quick=False):
         problem = dnn.rnn_forward.problem(spec, weights, x)
         table = tuner.tune(problem, {"weights": weights, "x": x})
     search_s = time.perf_counter() - start
-    guess = heuristic(spec, dnn.RNNDataSpec(x.shape, dtype=dtype))
+    guess = heuristic(spec, dnn.specs.RNNDataSpec(x.shape, dtype=dtype))
     rows = [row for row in table if row.ok and not row.replay]
     first = rows[0]
     best_ms = first.time_ms

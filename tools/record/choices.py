@@ -172,9 +172,9 @@ def convolutions() -> Iterator[tuple[str, Case]]:
         for interface in (None, "graph"):
             offset = "x" if direction != "convolution_backward_data" else "w"
             yield case(f"not aligned, {interface}", offset=offset, interface=interface)
-        yield case("no such engine", algorithm=dnn.Engine(999))
-        yield case("an engine for true float32", math_type="fma", algorithm=dnn.Engine(2))
-        yield case("an engine", algorithm=dnn.Engine(0))
+        yield case("no such engine", algorithm=dnn.types.Engine(999))
+        yield case("an engine for true float32", math_type="fma", algorithm=dnn.types.Engine(2))
+        yield case("an engine", algorithm=dnn.types.Engine(0))
         yield case("an algorithm", algorithm=1)
 
 
@@ -331,9 +331,9 @@ def written_graphs() -> Iterator[tuple[str, Case]]:
         limited = {"workspace_limit": 0}
         yield f"graph, {name}, no workspace", Case("graph", {"graph": make}, limited)
     operands = {"graph": GRAPHS["convolution"]}
-    yield "graph, a named engine", Case("graph", operands, {"engine": dnn.Engine(0)})
-    yield "graph, no such engine", Case("graph", operands, {"engine": dnn.Engine(999)})
-    options = {"engine": dnn.Engine(2), "math_type": "fma"}
+    yield "graph, a named engine", Case("graph", operands, {"engine": dnn.types.Engine(0)})
+    yield "graph, no such engine", Case("graph", operands, {"engine": dnn.types.Engine(999)})
+    options = {"engine": dnn.types.Engine(2), "math_type": "fma"}
     yield "graph, an engine that may not be used", Case("graph", operands, options)
 
 

@@ -280,7 +280,7 @@ def convolved(x, w, options):
     if key not in _SUMS:
         conv = dnn.ConvolutionSpec(**options)
         steps = (conv.pads(x.ndim - 2), *conv.steps(x.ndim - 2)[1:])
-        is_rotated = conv.mode == dnn.ConvolutionMode.CONVOLUTION
+        is_rotated = conv.mode == dnn.enums.ConvolutionMode.CONVOLUTION
         _SUMS[key] = onnx_convolution(x, w, *steps, conv.groups, is_rotated)
     return _SUMS[key]
 
@@ -527,12 +527,12 @@ def record_call(handle, key):
             "y": dnn.TensorDescriptor(y_spec),
             "bias": dnn.TensorDescriptor(arrays["bias"].spec),
             "conv": dnn.ConvolutionDescriptor(conv, spatial_rank=spatial_rank),
-            "activation": dnn.ActivationDescriptor(call.activation_spec()),
+            "activation": dnn.descriptors.ActivationDescriptor(call.activation_spec()),
         }
         for descriptor in descriptors.values():
             stack.enter_context(descriptor)
         pointers = {name: descriptor.ptr for name, descriptor in descriptors.items()}
-        for algorithm in list(dnn.ConvolutionFwdAlgo)[:8]:
+        for algorithm in list(dnn.enums.ConvolutionFwdAlgo)[:8]:
             in_place = upload(handle, y_spec, hosts["z"]) if call.z == "in_place" else None
             y = poisoned(handle, y_spec) if in_place is None else in_place
             z = upload(handle, y_spec, hosts["z"]) if call.z == "own" else y

@@ -183,7 +183,7 @@ def reference(values, written, options):
     spec = dnn.ConvolutionSpec(**options)
     wide = {name: torch.from_numpy(value.astype(np.float64)) for name, value in values.items()}
     axes = tuple(range(2, wide["x"].ndim))
-    if spec.mode == dnn.ConvolutionMode.CONVOLUTION:
+    if spec.mode == dnn.enums.ConvolutionMode.CONVOLUTION:
         wide["w"] = wide["w"].flip(axes)
     x, w = (wide[name].requires_grad_(f"d{name}" == written) for name in "xw")
     function = getattr(torch.nn.functional, f"conv{len(axes)}d")
@@ -193,7 +193,7 @@ def reference(values, written, options):
         return y.numpy()
     y.backward(wide["y"])
     gradient = (x if written == "dx" else w).grad
-    is_rotated = written == "dw" and spec.mode == dnn.ConvolutionMode.CONVOLUTION
+    is_rotated = written == "dw" and spec.mode == dnn.enums.ConvolutionMode.CONVOLUTION
     return (gradient.flip(axes) if is_rotated else gradient).numpy()
 
 

@@ -96,7 +96,7 @@ def outcomes_of(handle, operation, operands, keywords):
     for interface in INTERFACES:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", dnn.WorkspaceLimitWarning)
+                warnings.simplefilter("ignore", dnn.errors.WorkspaceLimitWarning)
                 call(handle, *operands, **keywords, workspace_limit=0, interface=interface)
             outcomes.append("ok")
         except (dnn.NoAlgorithmError, dnn.NotSupportedError, dnn.WorkspaceLimitError) as error:

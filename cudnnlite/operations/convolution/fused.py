@@ -140,7 +140,7 @@ def convolution_bias_activation_forward(
     ...     with dnn.convolution_bias_activation_forward.plan(handle, x, w, bias) as plan:
     ...         y = plan(x, w, bias)
     ...         y = plan(x, w, bias, out=y)
-    ...     print(y.numpy()[0, 0, 0, 0], isinstance(plan.choice.algorithm, dnn.Engine))
+    ...     print(y.numpy()[0, 0, 0, 0], isinstance(plan.choice.algorithm, dnn.types.Engine))
     7.0 True
     """
     bias = with_channel_axis(handle, bias, x, "bias")

@@ -111,7 +111,7 @@ ArgumentError
 Examples
 --------
 >>> lstm = dnn.RNNSpec("lstm", input_size=4, hidden_size=8)
->>> problem = dnn.rnn_forward.problem(lstm, None, dnn.RNNDataSpec((5, 2, 4), (5, 3)))
+>>> problem = dnn.rnn_forward.problem(lstm, None, dnn.specs.RNNDataSpec((5, 2, 4), (5, 3)))
 >>> print(problem.data.lengths, problem.training, problem.flops)
 (5, 3) False 6144
 """
@@ -143,7 +143,7 @@ Examples
 --------
 >>> gru = dnn.RNNSpec("gru", input_size=4, hidden_size=8)
 >>> with dnn.Handle() as handle:
-...     print(dnn.rnn_forward.heuristic(handle, gru, None, dnn.RNNDataSpec((5, 2, 4)))[0].algorithm)
+...     print(dnn.rnn_forward.heuristic(handle, gru, None, dnn.specs.RNNDataSpec((5, 2, 4)))[0].algorithm)
 PERSIST_STATIC_SMALL_H
 """
 _METHODS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cudnnlite import Engine
 from cudnnlite.enums import MathType
 from cudnnlite.graph.data import GraphData
+from cudnnlite.types import Engine
 
 
 class Question(NamedTuple):

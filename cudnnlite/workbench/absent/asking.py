@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from typing import Any, overload
 
-from cudnnlite import DeviceProperties, Problem
 from cudnnlite.arguments import sequence, shown
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
@@ -15,6 +14,7 @@ from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.engines import why_no_engine
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.operations.layers.pooling_plan import pooling_graph, pools_by_graph
+from cudnnlite.types import DeviceProperties, Problem
 from cudnnlite.workbench.absent.candidates import DEFAULT_TIMEOUT, Candidates, Subject, ask_about
 
 

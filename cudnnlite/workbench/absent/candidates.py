@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from cudnnlite import DeviceProperties
 from cudnnlite.arguments import one_of, path_of, real_number, shown
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
@@ -15,6 +14,7 @@ from cudnnlite.graph.device_properties import parse_properties
 from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned
+from cudnnlite.types import DeviceProperties
 from cudnnlite.workbench.absent.answers import Answer, Candidate, Question
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from cudnnlite import BackendDescriptor
 from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.library import load_library_without_driver
 from cudnnlite.errors import CudnnliteError, NotSupportedError
@@ -24,6 +23,7 @@ from cudnnlite.graph.engines import REFUSALS, Configuration, configurations, con
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS, Requirements, why_excluded
+from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.absent.answers import Answer, Candidate, Question
 
 _KERNEL_NAME = re.compile(r'"kernelName":"([^"]+)"')

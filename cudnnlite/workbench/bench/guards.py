@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cudnnlite import DeviceArray, Handle, Problem, TensorSpec
+from cudnnlite import DeviceArray, Handle, TensorSpec
 from cudnnlite.devices import arrays
 from cudnnlite.devices.storage import bytes_spec
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 from cudnnlite.workbench.tuning.trial import Trial, TrialMemory
 from cudnnlite.workbench.tuning.tuner import search_of

@@ -8,15 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cudnnlite import (
-    ConvolutionSpec,
-    FilterSpec,
-    Problem,
-    RNNDataSpec,
-    RNNSpec,
-    TensorSpec,
-    convolution_forward,
-)
+from cudnnlite import ConvolutionSpec, FilterSpec, RNNSpec, TensorSpec, convolution_forward
 from cudnnlite.dtypes import AnyDtype
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
@@ -24,6 +16,8 @@ from cudnnlite.operations.attention.attention_graphs import forward_graph
 from cudnnlite.operations.graph.activations import parse_activation
 from cudnnlite.operations.layers.matmul import product_graph
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.problem_list import ProblemList
 
 _FOLDER = Path(__file__).parent / "lists"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from cudnnlite import Handle, Problem
+from cudnnlite import Handle
 from cudnnlite.devices.device import Device
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import named
+from cudnnlite.types import Problem
 from cudnnlite.workbench.bench.guards import GuardedMemory, guarded_trial
 from cudnnlite.workbench.tracing.trace import trace
 from cudnnlite.workbench.tuning.policy import TuningPolicy

@@ -13,7 +13,7 @@ from itertools import chain, pairwise, repeat
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from cudnnlite import BackendDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnlite import FilterDescriptor, TensorDescriptor
 from cudnnlite._raw.api import library_api
 from cudnnlite._raw.calls import ENUMS, PREPARED, Call, convert, through_c, untyped
 from cudnnlite._raw.enums import (
@@ -33,6 +33,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.graph.attributes import C_TYPES as ELEMENT_TYPES
 from cudnnlite.graph.attributes import ENUMS_OF_ATTRIBUTES
 from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.tracing.memory import Buffer, Location, Memory, where
 from cudnnlite.workbench.tracing.program import (
     Expression,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from cudnnlite import AlgorithmResult, DeviceArray, Engine, Handle, OperationPlan, Problem
+from cudnnlite import AlgorithmResult, DeviceArray, Handle, OperationPlan
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.errors import (
     ArgumentError,
@@ -30,6 +30,7 @@ from cudnnlite.problems.results import HEURISTIC
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.sizes import over_limit
 from cudnnlite.specs.rnn_rules import why_not as why_not_rnn
+from cudnnlite.types import Engine, Problem
 from cudnnlite.workbench.tuning import graphs
 from cudnnlite.workbench.tuning.convolution import (
     candidates,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, Engine, Handle, Problem
+from cudnnlite import AlgorithmResult, AlgorithmTable, Handle
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.enums import Status
@@ -17,6 +17,7 @@ from cudnnlite.plans.capture import refuse_search
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.results import named, ranking_ms, within_noise
 from cudnnlite.problems.work import work_of
+from cudnnlite.types import Engine, Problem
 from cudnnlite.workbench.tuning.timing import CallTime, Stopwatch, Timing
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Engine, Handle, Problem
+from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Handle
 from cudnnlite.devices import arrays
 from cudnnlite.enums import MathType
 from cudnnlite.errors import (
@@ -36,6 +36,7 @@ from cudnnlite.sizes import ALLOCATION_ALIGNMENT
 from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.specs.layout import LAYOUTS, layout_of_rank
 from cudnnlite.specs.math_types import allowed_math_types
+from cudnnlite.types import Engine, Problem
 from cudnnlite.workbench.tuning.contest import Contest, own_stream
 from cudnnlite.workbench.tuning.convolution_trial import ConvolutionTrial
 from cudnnlite.workbench.tuning.policy import TuningPolicy, limit_of

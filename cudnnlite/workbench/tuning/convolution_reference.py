@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite import DeviceArray, FilterSpec, Problem, TensorSpec
+from cudnnlite import DeviceArray, FilterSpec, TensorSpec
 from cudnnlite.devices import arrays
 from cudnnlite.enums import ActivationMode, ConvolutionMode, DataType
 from cudnnlite.errors import ArgumentError
+from cudnnlite.types import Problem
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from cudnnlite import AlgorithmResult, DeviceArray, Engine, Handle, OperationPlan, Problem
+from cudnnlite import AlgorithmResult, DeviceArray, Handle, OperationPlan
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices import arrays
 from cudnnlite.enums import DataType
@@ -14,6 +14,7 @@ from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.operations.convolution.engines import is_aligned, shared_graph
 from cudnnlite.operations.convolution.layout_conversion import problem_in_layout
+from cudnnlite.types import Engine, Problem
 from cudnnlite.workbench.tuning.convolution_reference import ConvolutionReference
 from cudnnlite.workbench.tuning.policy import TuningPolicy, limit_of
 from cudnnlite.workbench.tuning.trial import Pairs, Trial, TrialMemory

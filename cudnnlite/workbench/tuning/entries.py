@@ -13,7 +13,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, Engine, Problem
+from cudnnlite import AlgorithmResult, AlgorithmTable
 from cudnnlite._raw import enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.cached_property import cached_property
@@ -23,6 +23,7 @@ from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.problems.roofline import Peaks
 from cudnnlite.problems.work import work_of
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.types import Engine, Problem
 from cudnnlite.workbench.tuning.policy import TuningPolicy, with_defaults
 
 # The version of the keys. It changes when a part of a key gets another meaning, for instance when a

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from cudnnlite import AlgorithmResult, DeviceArray, Engine, Handle, OperationPlan, TensorSpec
+from cudnnlite import AlgorithmResult, DeviceArray, Handle, OperationPlan, TensorSpec
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices import arrays
 from cudnnlite.dtypes import itemsize
@@ -18,6 +18,7 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_call import WayThroughGraph
 from cudnnlite.plans.graph_plan import NamedResults, graph_plan
+from cudnnlite.types import Engine
 from cudnnlite.workbench.tuning import graph_reference
 from cudnnlite.workbench.tuning.accuracy import relative_errors, why_wrong
 from cudnnlite.workbench.tuning.contest import join_remarks

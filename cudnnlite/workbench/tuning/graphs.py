@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Engine, Handle, OperationPlan
+from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Handle, OperationPlan
 from cudnnlite.devices import arrays
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
@@ -21,6 +21,7 @@ from cudnnlite.plans.graph_call import WayThroughGraph
 from cudnnlite.plans.graph_plan import NamedResults, graph_plan
 from cudnnlite.plans.operands import on_device
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.types import Engine
 from cudnnlite.workbench.tuning.contest import Contest, own_stream
 from cudnnlite.workbench.tuning.graph_trial import GraphTrial
 from cudnnlite.workbench.tuning.policy import TuningPolicy, requirements_of

@@ -11,12 +11,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnlite import Handle, Problem
+from cudnnlite import Handle
 from cudnnlite._raw.library import format_version
 from cudnnlite.arguments import instance_of, integer, path_of, sequence, shown
 from cudnnlite.devices.device_choice import default_device, get_device, visible_gpus
 from cudnnlite.errors import ArgumentError, TuningWarning
 from cudnnlite.problems.roofline import Peaks
+from cudnnlite.types import Problem
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import warn_user

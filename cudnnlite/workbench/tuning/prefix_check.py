@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from cudnnlite import DeviceArray, RNNDataSpec, RNNPlan, RNNSpec, RNNTrainingOutput, TensorSpec
+from cudnnlite import DeviceArray, RNNPlan, RNNSpec, TensorSpec
 from cudnnlite.devices import arrays
 from cudnnlite.enums import RNNDataLayout
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems import rnn_equations
+from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import RNNTrainingOutput
 
 Array = np.ndarray[Any, Any]
 

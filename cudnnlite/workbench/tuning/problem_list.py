@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
-from cudnnlite import Problem
 from cudnnlite.arguments import (
     instance_of,
     integer,
@@ -21,6 +20,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.files import read_named_file, write_named_file
 from cudnnlite.operations.graph.graph import any_problem_from_plain
 from cudnnlite.texts import aligned, counted
+from cudnnlite.types import Problem
 
 FORMAT = "cudnnlite problems"
 VERSION = 1

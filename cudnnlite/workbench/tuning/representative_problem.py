@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import floor, log2
 
-from cudnnlite import Problem, RNNDataSpec
 from cudnnlite.problems.rnn import FORWARD
+from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import Problem
 
 
 def representative_problem(problem: Problem) -> Problem:

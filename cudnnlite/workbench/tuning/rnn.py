@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, Handle, Problem, RNNWeights
+from cudnnlite import AlgorithmResult, AlgorithmTable, Handle, RNNWeights
 from cudnnlite.errors import ArgumentError
 from cudnnlite.plans.operands import on_device
 from cudnnlite.sizes import ALLOCATION_ALIGNMENT
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.policy import TuningPolicy, limit_of
 from cudnnlite.workbench.tuning.rnn_search import (
     all_candidates,

@@ -17,7 +17,6 @@ from cudnnlite import (
     AlgorithmTable,
     DeviceArray,
     Handle,
-    Problem,
     RNNPlan,
     RNNSpec,
     RNNWeights,
@@ -31,6 +30,7 @@ from cudnnlite.problems.results import ranking_ms
 from cudnnlite.sizes import format_size
 from cudnnlite.specs.math_types import allowed_math_types
 from cudnnlite.specs.rnn_weights import weight_parts
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.contest import Contest, join_remarks, own_stream
 from cudnnlite.workbench.tuning.replayed_rows import with_replay
 from cudnnlite.workbench.tuning.rnn_trial import RNNTrial, plan_key

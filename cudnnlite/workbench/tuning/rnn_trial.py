@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from cudnnlite import AlgorithmResult, DeviceArray, Handle, Problem, RNNPlan, RNNReserve, RNNWeights
+from cudnnlite import AlgorithmResult, DeviceArray, Handle, RNNPlan, RNNWeights
 from cudnnlite.enums import RNNAlgo
 from cudnnlite.operations.rnn.native_rnn import RNNPlanKey
+from cudnnlite.types import Problem, RNNReserve
 from cudnnlite.workbench.tuning.prefix_check import PrefixCheck
 from cudnnlite.workbench.tuning.trial import Pairs, Trial, TrialMemory
 

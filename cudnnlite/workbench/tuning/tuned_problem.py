@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, Problem
+from cudnnlite import AlgorithmResult, AlgorithmTable
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.results import kernel_of, named, ranking_ms
 from cudnnlite.texts import printable
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.problem_list import summary
 
 # The result of `TuningPolicy.to_plain`. Without an objective, rows are ranked by device time.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from cudnnlite import AlgorithmResult, AlgorithmTable, Engine, Handle, OperationPlan, Problem
+from cudnnlite import AlgorithmResult, AlgorithmTable, Handle, OperationPlan
 from cudnnlite.arguments import instance_of, one_of, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.descriptors.native import Closable
@@ -36,6 +36,7 @@ from cudnnlite.problems.fused_convolution import BIAS, FUSED, FUSED_WITH_Z
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.results import CACHE, SEARCH
 from cudnnlite.problems.roofline import Peaks
+from cudnnlite.types import Engine, Problem
 from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user

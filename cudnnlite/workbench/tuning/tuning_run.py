@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from cudnnlite import AlgorithmTable, Handle, Problem, errors
+from cudnnlite import AlgorithmTable, Handle, errors
 from cudnnlite.devices.device import Device
 from cudnnlite.devices.device_choice import get_device
 from cudnnlite.devices.peaks import peaks_of
 from cudnnlite.problems.roofline import Peaks
+from cudnnlite.types import Problem
 from cudnnlite.warn import warn_user
 from cudnnlite.workbench.tuning.cache import IN_MEMORY, TuningCache
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, make_key

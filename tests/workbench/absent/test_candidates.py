@@ -66,7 +66,7 @@ def subject(graph):
 
 
 def properties(name):
-    return dnn.DeviceProperties.named(name)
+    return dnn.types.DeviceProperties.named(name)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_properties_of_an_older_cudnn_are_planned_for(found_for_h200):
     """cuDNN 9.19 does not write the width of the memory's bus, and 9.28 reads it."""
     values = dict(properties("h200").values)
     del values["memoryBusWidth"]
-    found = dnn.candidates(product(), dnn.DeviceProperties(values))
+    found = dnn.candidates(product(), dnn.types.DeviceProperties(values))
     assert found.served
     assert [row.engine for row in found] == [row.engine for row in found_for_h200[1]]
 
@@ -185,7 +185,7 @@ def test_what_is_wrong_is_named_before_a_process_starts(monkeypatch):
 
 
 def test_a_folder_without_cudnn_is_named(tmp_path):
-    with pytest.raises(dnn.LibraryError, match="there is no file"):
+    with pytest.raises(dnn.errors.LibraryError, match="there is no file"):
         dnn.candidates(product(), "h200", cudnn=tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_the_stand_in_is_compiled_once(empty_cache, monkeypatch):
 def test_a_missing_compiler_is_told(empty_cache, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(empty_cache))
-    with pytest.raises(dnn.LibraryError, match="needs a C compiler, once"):
+    with pytest.raises(dnn.errors.LibraryError, match="needs a C compiler, once"):
         dnn.candidates(product(), "h200")
 
 
@@ -220,14 +220,14 @@ def test_a_missing_compiler_is_told(empty_cache, monkeypatch):
 )
 def test_a_compiler_that_fails_is_told(empty_cache, monkeypatch, command, message):
     monkeypatch.setenv("CC", command)
-    with pytest.raises(dnn.LibraryError, match=message):
+    with pytest.raises(dnn.errors.LibraryError, match=message):
         stub_module.driver_stub()
     assert not list(empty_cache.rglob("libcuda*"))
 
 
 def test_a_cache_folder_that_cannot_be_written_is_told(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    with pytest.raises(dnn.LibraryError, match="cannot be written"):
+    with pytest.raises(dnn.errors.LibraryError, match="cannot be written"):
         stub_module.driver_stub()
 
 
@@ -240,13 +240,15 @@ def test_a_pooling_that_is_a_descriptor_call():
 def test_a_stand_in_that_others_can_write_is_not_loaded(empty_cache):
     library = stub_module.driver_stub()
     library.parent.chmod(0o777)
-    with pytest.raises(dnn.LibraryError, match="is not this user's alone, and is not loaded"):
+    with pytest.raises(
+        dnn.errors.LibraryError, match="is not this user's alone, and is not loaded"
+    ):
         stub_module.driver_stub()
     library.parent.chmod(0o700)
     assert stub_module.driver_stub() == library
     copy = library.rename(empty_cache / "elsewhere")
     library.symlink_to(copy)
-    with pytest.raises(dnn.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
+    with pytest.raises(dnn.errors.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
         stub_module.driver_stub()
 
 
@@ -254,5 +256,5 @@ def test_a_stand_in_that_others_can_write_is_not_loaded(empty_cache):
 def test_a_stand_in_of_another_user_is_not_loaded(empty_cache):
     library = stub_module.driver_stub()
     os.chown(library, 65534, 65534)
-    with pytest.raises(dnn.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
+    with pytest.raises(dnn.errors.LibraryError, match=r"libcuda\.so\.1 is not this user's alone"):
         stub_module.driver_stub()

@@ -51,7 +51,7 @@ def product(m, k, n):
 def engines_of(api, last_first):
     """Return the engines that plans for all sizes have; the first is compiled, if none was yet."""
     engines = []
-    text = dnn.DeviceProperties.named("h200").to_json()
+    text = dnn.types.DeviceProperties.named("h200").to_json()
     for size in SIZES:
         with ExitStack() as stack:
             device = stack.enter_context(

@@ -19,7 +19,7 @@ def answer(engine, cudnn, workspace=64):
     if engine is not None:
         row = Candidate(Engine(engine), (), False, True, workspace=workspace, seconds=0.25)
         found = Answer((row,))
-    return Candidates("", dnn.DeviceProperties.named("h200"), cudnn, found)
+    return Candidates("", dnn.types.DeviceProperties.named("h200"), cudnn, found)
 
 
 def test_answers_about_an_absent_gpu_compare_as_runs_do():

@@ -40,7 +40,7 @@ def handle() -> Any:
         yield handle
 
 
-def main_of(trace: dnn.Trace) -> str:
+def main_of(trace: dnn.workbench.Trace) -> str:
     return trace.as_c().partition("int main(void)")[2]
 
 
@@ -284,7 +284,10 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
         "strideA": (90, 1, 15, 3),
     }
     assert setting.arguments == {"tensorDesc": creation.arguments["tensorDesc"], **expected}
-    assert (setting.status, Path(setting.file).name) == (dnn.Status.SUCCESS, Path(__file__).name)
+    assert (setting.status, Path(setting.file).name) == (
+        dnn.enums.Status.SUCCESS,
+        Path(__file__).name,
+    )
     assert setting.microseconds > 0
     assert (
         "with dnn.trace() as trace, dnn.TensorDescriptor"
@@ -302,7 +305,7 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
 
 def test_addresses_are_shown_as_such_however_low_they_are() -> None:
     call = TracedCall(
-        "cudnnSetStream", {"handle": 4096, "streamId": 1}, dnn.Status.SUCCESS, 1.0, "", 0
+        "cudnnSetStream", {"handle": 4096, "streamId": 1}, dnn.enums.Status.SUCCESS, 1.0, "", 0
     )
     assert str(call).endswith("cudnnSetStream(handle=0x1000, streamId=0x1)")
     creation = call._replace(function="cudnnCreate", arguments={"handle": 4096})
@@ -747,7 +750,7 @@ def test_a_folder_has_all_that_the_program_reads(handle: dnn.Handle, tmp_path: P
     assert (folder / "inputs/x.bin").read_bytes() == X.tobytes()
 
 
-def traced_activation(handle: dnn.Handle, scale: int = 1) -> dnn.Trace:
+def traced_activation(handle: dnn.Handle, scale: int = 1) -> dnn.workbench.Trace:
     """Return a trace that reads one file."""
     with dnn.trace() as trace:
         dnn.activation_forward(handle, handle.array(scale * X), "relu").numpy()

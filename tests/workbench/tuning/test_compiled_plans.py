@@ -361,7 +361,7 @@ def test_a_restored_plan_computes_the_same_bits(stored, tmp_path, texts):
 def test_another_graph_or_engine_has_another_plan(stored, tmp_path, texts):
     for graph in (product(), product(rows=7), product(columns=11)):
         run(stored, graph)
-    run(stored, product(), engine=dnn.Engine(FORMULA_ENGINE, {"TILE_SIZE": 1}))
+    run(stored, product(), engine=dnn.types.Engine(FORMULA_ENGINE, {"TILE_SIZE": 1}))
     assert len(plan_files(tmp_path)) == 4
     assert texts == []
     run(stored, product(rows=7))
@@ -370,9 +370,9 @@ def test_another_graph_or_engine_has_another_plan(stored, tmp_path, texts):
 
 def test_engines_that_are_not_compiled_have_no_file(stored, tmp_path):
     x, w = stored.zeros((2, 4, 5, 6)), stored.zeros((8, 4, 3, 3))
-    with dnn.convolution_forward.plan(stored, x, w, algorithm=dnn.Engine(1)):
+    with dnn.convolution_forward.plan(stored, x, w, algorithm=dnn.types.Engine(1)):
         assert plan_files(tmp_path) == []
-    with dnn.convolution_forward.plan(stored, x, w, algorithm=dnn.Engine(6)):
+    with dnn.convolution_forward.plan(stored, x, w, algorithm=dnn.types.Engine(6)):
         assert len(plan_files(tmp_path)) == 1
 
 

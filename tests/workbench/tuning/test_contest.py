@@ -8,7 +8,8 @@ import pytest
 from problems.test_problems import CONVOLUTION
 
 import cudnnlite as dnn
-from cudnnlite import AlgorithmResult, ConvolutionFwdAlgo, MathType, Status
+from cudnnlite import AlgorithmResult, MathType
+from cudnnlite.enums import ConvolutionFwdAlgo, Status
 from cudnnlite.problems import call_watch
 from cudnnlite.workbench.tuning.contest import Contest, own_stream, ranked
 from cudnnlite.workbench.tuning.problem_list import ProblemList
@@ -134,7 +135,7 @@ def test_the_emulated_device_ranks_no_algorithms_that_run_the_same_kernel():
         )
         weights = dnn.RNNWeights(handle, dnn.RNNSpec("lstm", 4, 4))
         networks = tuner.tune(
-            dnn.rnn_forward.problem(weights.spec, weights, dnn.RNNDataSpec((3, 2, 4)))
+            dnn.rnn_forward.problem(weights.spec, weights, dnn.specs.RNNDataSpec((3, 2, 4)))
         )
     times = [
         {(row.algorithm, row.math_type): row.time_ms for row in table if row.ok}

@@ -139,7 +139,7 @@ def test_tuning_a_model_of_open_sizes_says_what_gives_them(tmp_path):
         model([conv()], {"x": ("batch", 6, 9, 9)}, [absent("w", FILTER)]).SerializeToString()
     )
     with pytest.warns(
-        dnn.TuningWarning,
+        dnn.errors.TuningWarning,
         match=r"give the sizes: batch= for an open batch, or problems_from_onnx\(\.\.\., shapes=\)$",
     ):
         tuning = dnn.tune_model(path, device="emulated", cache=":memory:")

@@ -348,7 +348,9 @@ def test_a_model_without_such_nodes_makes_an_empty_list(nodes):
 )
 def test_a_recurrent_layer(kind, options, cell):
     problem = only(problems_from_onnx(one_rnn(kind, **options)))
-    assert problem == rnn_forward.problem(dnn.RNNSpec(cell, 6, 4), None, dnn.RNNDataSpec((5, 3, 6)))
+    assert problem == rnn_forward.problem(
+        dnn.RNNSpec(cell, 6, 4), None, dnn.specs.RNNDataSpec((5, 3, 6))
+    )
     without = only(problems_from_onnx(one_rnn(kind, bias=False, **options)))
     assert without.spec == dnn.RNNSpec(cell, 6, 4, bias="none")
     activations = options.get("activations", []) * 2
@@ -399,7 +401,7 @@ def test_data_types_of_recurrent_layers(name):
 
 def test_lengths_in_the_model_count():
     problems = problems_from_onnx(one_rnn(lengths=[5, 2, 1]))
-    assert only(problems).data == dnn.RNNDataSpec((5, 3, 6), (5, 2, 1))
+    assert only(problems).data == dnn.specs.RNNDataSpec((5, 3, 6), (5, 2, 1))
     assert problems.notes == []
     assert only(
         problems_from_onnx(one_rnn(lengths=[2, 5, 5], layout=1, x=(3, 5, 6)))
@@ -415,7 +417,7 @@ def test_lengths_in_the_model_count():
 
 def test_lengths_that_are_computed_are_taken_to_be_full():
     problems = problems_from_onnx(one_rnn(lengths="lengths"))
-    assert only(problems).data == dnn.RNNDataSpec((5, 3, 6))
+    assert only(problems).data == dnn.specs.RNNDataSpec((5, 3, 6))
     assert problems.notes == [
         "rnn: the sequences' lengths are not in the model; all are taken to be 5"
     ]

@@ -5,15 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from cudnnlite import (
-    FilterSpec,
-    RNNAlgo,
-    RNNDataSpec,
-    RNNSpec,
-    TensorSpec,
-    convolution_forward,
-    rnn_forward,
-)
+from cudnnlite import FilterSpec, RNNSpec, TensorSpec, convolution_forward, rnn_forward
+from cudnnlite.enums import RNNAlgo
+from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.workbench.tuning.representative_problem import representative_problem, rounded
 

@@ -201,7 +201,7 @@ def test_everything_is_measured_once_and_then_remembered(two_gpus, path, way):
                 **options,
             )
         again = tune_model(problems, cache=path, **options)
-    assert chosen(tuning) == [(k, dnn.ConvolutionFwdAlgo.FFT) for k in KS]
+    assert chosen(tuning) == [(k, dnn.enums.ConvolutionFwdAlgo.FFT) for k in KS]
     assert [tuned.count for tuned in tuning.tunings] == [2, 3, 1, 1, 1]
     assert [tuple(tuned.table) for tuned in tuning.tunings] == [rows_of(k) for k in KS]
     assert (tuning.measured, tuning.remembered, tuning.failed) == (5, 0, ())
@@ -343,7 +343,7 @@ def test_lists_keep_counts_names_and_what_was_skipped(one_gpu, path):
         (4, ("a", "c", "d")),
     ]
     assert part.remembered == 2
-    with pytest.warns(dnn.TuningWarning, match="there is no problem to tune$"):
+    with pytest.warns(dnn.errors.TuningWarning, match="there is no problem to tune$"):
         nothing = tune_model([], cache=path)
     assert nothing.tunings == ()
     assert str(nothing) == "0 problems, 0 in all: 0 measured, 0 remembered"
@@ -353,14 +353,15 @@ def test_lists_keep_counts_names_and_what_was_skipped(one_gpu, path):
         SkippedNode("a", "Conv", "odd"),
     ]
     with pytest.warns(
-        dnn.TuningWarning, match=r"skipped: up \(ConvTranspose\): no such problem and 1 more$"
+        dnn.errors.TuningWarning,
+        match=r"skipped: up \(ConvTranspose\): no such problem and 1 more$",
     ):
         assert tune_model(problems, cache=path).skipped == tuple(problems.skipped)
     problems.skipped[0] = SkippedNode(
         "c", "Conv", "its input has an axis without a size", ("batch",)
     )
     with pytest.warns(
-        dnn.TuningWarning,
+        dnn.errors.TuningWarning,
         match=r"and 1 more; give the sizes: batch= for an open batch, or problems_from_onnx\(\.\.\., "
         r"shapes=\)$",
     ):
@@ -404,7 +405,7 @@ def test_an_open_batch_is_an_argument(one_gpu, path, tmp_path):
         [onnx_models.conv()], {"x": image}, [onnx_models.absent("w", onnx_models.FILTER)]
     )
     onnx.save(onnx_model, file)
-    with pytest.warns(dnn.TuningWarning, match="batch= for an open batch"):
+    with pytest.warns(dnn.errors.TuningWarning, match="batch= for an open batch"):
         assert tune_model(file, cache=path).tunings == ()
     (tuned,) = tune_model(file, batch=3, cache=path).tunings
     assert tuned.problem.x.shape == (3, *onnx_models.IMAGE[1:])
@@ -461,7 +462,7 @@ def test_what_is_refused_is_named_before_anything_is_done(one_gpu, path, argumen
 def test_a_handle_must_be_usable(one_gpu, path):
     with dnn.Handle("cuda") as handle:
         pass
-    with pytest.raises(dnn.ClosedError):
+    with pytest.raises(dnn.errors.ClosedError):
         tune_model(PROBLEMS, device=handle, cache=path)
 
 
@@ -589,7 +590,7 @@ def test_what_is_not_foreseen_here_is_raised_and_nothing_is_lost(two_gpus, path)
 @pytest.mark.parametrize("way", ["here", "others"])
 def test_a_worker_that_cannot_work_ends_the_run(two_gpus, path, way):
     two_gpus.ask(*(f"fail-{k}" for k in KS), text="LibraryError broken")
-    with ways(way) as options, pytest.raises(dnn.LibraryError, match="broken"):
+    with ways(way) as options, pytest.raises(dnn.errors.LibraryError, match="broken"):
         tune_model(PROBLEMS, cache=path, **options)
 
 
@@ -783,7 +784,7 @@ def test_a_bar_is_drawn_on_stderr_only(one_gpu, path, capfd):
 def test_a_bar_without_rich_is_refused(one_gpu, path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(
-        dnn.MissingPackageError, match=r"needs rich: pip install 'cudnnlite\[cli\]'"
+        dnn.errors.MissingPackageError, match=r"needs rich: pip install 'cudnnlite\[cli\]'"
     ):
         tune_model(PROBLEMS[:2], cache=path, progress=True)
 

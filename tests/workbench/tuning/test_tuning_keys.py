@@ -17,7 +17,6 @@ from cudnnlite import (
     ArgumentError,
     ConvolutionSpec,
     FilterSpec,
-    RNNDataSpec,
     RNNSpec,
     TensorSpec,
     convolution_backward_data,
@@ -31,6 +30,7 @@ from cudnnlite.problems import fused_convolution
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.specs import RNNDataSpec
 from cudnnlite.workbench.tuning.entries import (
     LEFT_OUT,
     SCHEMA,

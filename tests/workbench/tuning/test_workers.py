@@ -328,7 +328,7 @@ def test_no_handle_is_made_while_another_measures(pretend, monkeypatch):
 
 def test_no_memory_for_a_handle_is_an_answer(world, monkeypatch):
     monkeypatch.setattr(choice, "devices", choice.Devices(lambda *_: world.device))
-    world.ledger.fail_next("cudnnCreate", dnn.Status.NOT_INITIALIZED)
+    world.ledger.fail_next("cudnnCreate", dnn.enums.Status.NOT_INITIALIZED)
     answer = tune_task(problem(4), TuningPolicy(), "emulated:7")
     assert "cudnnCreate returned NOT_INITIALIZED" in answer.why_none
 

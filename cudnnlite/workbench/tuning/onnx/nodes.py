@@ -12,8 +12,6 @@ import numpy as np
 from cudnnlite import (
     ConvolutionSpec,
     FilterSpec,
-    Problem,
-    RNNDataSpec,
     RNNSpec,
     TensorSpec,
     convolution_backward_data,
@@ -24,6 +22,8 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.onnx.protobuf import format_shape, require, shape_of
 
 DTYPES = {
