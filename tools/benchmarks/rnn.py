@@ -156,7 +156,16 @@ def shuffled(measure, names):
     return rounds.medians()
 
 
-def run(handle, problem, dtype, algorithms, quick=False):
+def searched(handle, weights, x, *, no_dynamic):
+    """Return the tuner's table."""
+    with dnn.Tuner(handle, cache=":memory:") as tuner:
+        if no_dynamic:
+            tuner.timing = tuner.timing._replace(on_chip=0)
+        asked = dnn.rnn_forward.problem(weights.spec, weights, x)
+        return tuner.tune(asked, {"weights": weights, "x": x})
+
+
+def run(handle, problem, dtype, arguments):
     """Measure one row."""
     cell, _, _, inputs, hidden, layers, directions = problem
     device, stream = handle.device, handle.stream
@@ -165,15 +174,13 @@ def run(handle, problem, dtype, algorithms, quick=False):
     weights = dnn.RNNWeights.from_torch(handle, spec, peer.module.state_dict())
     x = handle.view(peer.x)
     start = time.perf_counter()
-    with dnn.Tuner(handle, cache=":memory:") as tuner:
-        problem = dnn.rnn_forward.problem(spec, weights, x)
-        table = tuner.tune(problem, {"weights": weights, "x": x})
+    table = searched(handle, weights, x, no_dynamic=arguments.no_dynamic)
     search_s = time.perf_counter() - start
     guess = heuristic(spec, dnn.specs.RNNDataSpec(x.shape, dtype=dtype))
     rows = [row for row in table if row.ok and not row.replay]
     first = rows[0]
     best_ms = first.time_ms
-    limit_ms = 0 if quick else 2 * best_ms
+    limit_ms = 0 if arguments.quick else 2 * best_ms
     peer()
     stream.sync()
     works, plans = {"torch": peer}, []
@@ -204,7 +211,7 @@ def run(handle, problem, dtype, algorithms, quick=False):
     new_us, replay_note = new_inputs(handle, spec, weights, peer, table, calls)
     repeats = max(1, min(16, round(0.5 / best_ms)))
     graphs, graph_us = {}, None
-    if not quick:
+    if not arguments.quick:
         for name, work in works.items():
             if name != "torch":
                 graphs[name] = device.capture(
@@ -433,7 +440,11 @@ def parse_arguments():
         "--first", type=int, default=0, help="the number of problems to leave out at the beginning"
     )
     parser.add_argument("--dtypes", default="float32,float16")
-    parser.add_argument("--algorithms", help="only these, such as STANDARD,PERSIST_STATIC")
+    parser.add_argument(
+        "--no-dynamic",
+        action="store_true",
+        help="without PERSIST_DYNAMIC, which is compiled for up to a minute",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="no graphs; the best and the heuristic's choice alone"
     )
@@ -468,7 +479,6 @@ def measured(arguments):
     import torch
 
     rows, start = [], time.perf_counter()
-    algorithms = arguments.algorithms and arguments.algorithms.split(",")
     with dnn.Handle(
         "cuda", stream=dnn.devices.device_choice.get_device("cuda").create_stream()
     ) as handle:
@@ -480,7 +490,7 @@ def measured(arguments):
             if time.perf_counter() - start > arguments.seconds:
                 print("left out for want of time:", dtype, problem)
                 continue
-            rows.append(run(handle, problem, dtype, algorithms, arguments.quick))
+            rows.append(run(handle, problem, dtype, arguments))
             if rows[-1]["error"] > AGREE[dtype]:
                 print("DISAGREES with torch:", dtype, problem, f"{rows[-1]['error']:.1e}")
             torch.cuda.empty_cache()
