@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from scipy.special import erf, ndtr
 from tolerances import ELEMENT_BOUNDS
 
 import cudnnlite as dnn
+from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.selection import NO_REQUIREMENTS, candidates
 from fuzz.random_comparison import Expected, compare
 from fuzz.random_convolutions import convolved, forward, lost_denormals, out_shape, sigmoid
 from fuzz.random_draw import NARROW, Array, Draw, Shape
@@ -462,7 +465,7 @@ class RandomGraph:
         """
         results = self.make()
         self.draw.tell(self.texts)
-        with self.graph.plan(self.draw.handle) as plan:
+        with self._plan() as plan:
             self.draw.tell([f"  {plan.choice}"])
             self._call(plan, results)
             if len(results) > 1:
@@ -473,6 +476,20 @@ class RandomGraph:
                 self.draw.tell([f"  again, values {other.draw.kind}"])
                 other._call(plan, results)
                 self.also.append("graph with other values")
+
+    def _plan(self) -> Any:
+        """Return a plan by the preferred engine, or by any that cuDNN names: a tuner may take it."""
+        handle = self.draw.handle
+        plan = self.graph.plan(handle)
+        if self.draw.chance(0.5):
+            return plan
+        plan.close()
+        with ExitStack() as stack:
+            rows = candidates(lower(self.graph, handle, stack), NO_REQUIREMENTS)
+            engines = [row.algorithm for row in rows if not row.why_not]
+        engine = engines[int(self.draw.rng.integers(len(engines)))]
+        self.draw.tell([f"  by {engine}"])
+        return self.graph.plan(handle, engine=engine)
 
     def _call(self, plan: Any, results: list[Expected]) -> None:
         d = self.draw
