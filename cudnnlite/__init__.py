@@ -292,6 +292,8 @@ def _instead(name: str) -> str:
     for module in _OTHERS:
         if name in import_module(f"{__name__}.{module}").__all__:
             return f"; it is dnn.{module}.{name}"
+    if name.endswith("Plan"):  # of an operation or a graph, by an older name
+        return "; it is OperationPlan now"
     if name in _MODULE:
         return f"; {_MODULE[name]}"
     hint = _c_name_hint(name)

@@ -153,6 +153,7 @@ def test_a_name_that_is_gone_says_what_replaced_it():
         ("plan_convolution_forward", "it is convolution_forward.plan now"),
         ("find_convolution_forward", "it is convolution_forward.find now"),
         ("get_convolution_backward_data", "it is convolution_backward_data.heuristic now"),
+        ("GraphPlan", "it is OperationPlan now"),
         ("pooling_foward", r"did you mean pooling_forward\?"),
     ):
         with pytest.raises(AttributeError, match=f"has no attribute {name!r}; {hint}$"):
