@@ -218,17 +218,18 @@ def _damaged_files(front: Path) -> dict[str, str]:
 
 
 def _missing_parts(front: Path) -> list[str]:
-    """Return the names of parts that are neither beside a front nor mapped into this process.
-
-    They may be beside the link to it.
-    """
+    """Return the names of parts that are neither beside a front nor mapped into this process."""
     mapped = {Path(file).name for file in mapped_cudnn_files()}
-    missing = []
-    for part in _PARTS:
-        files = [part_of(place, part) for place in (front, front.resolve())]
-        if not any(file.is_file() or file.name in mapped for file in files):
-            missing.append(part)
-    return missing
+    return [
+        part
+        for part in _PARTS
+        if not any(file.is_file() or file.name in mapped for file in _places_of(front, part))
+    ]
+
+
+def _places_of(front: Path, part: str) -> list[Path]:
+    """Return where a part may be: beside the front, or beside the link to it."""
+    return [part_of(place, part) for place in (front.resolve(), front)]
 
 
 def part_of(front: Path, part: str) -> Path:
@@ -300,7 +301,7 @@ def _load_parts(library: Library) -> None:
     front = Path(library.path).resolve()
     has_other_copy = any(Path(path).parent != front.parent for path in mapped_cudnn_files())
     for part in _PARTS:
-        files = [part_of(place, part) for place in (front, Path(library.path))]
+        files = _places_of(Path(library.path), part)
         file = next((file for file in files if file.exists()), None)
         if file is not None:
             _load_part(library, file, has_other_copy)
