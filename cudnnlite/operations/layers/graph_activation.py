@@ -1,4 +1,4 @@
-"""Activations as graphs: leaky relu, GELU and softplus, and all if libcudnn lacks the C function."""
+"""Activations as graphs: leaky relu, GELU and softplus; all if libcudnn lacks the C function."""
 
 from __future__ import annotations
 
@@ -76,13 +76,6 @@ FORWARD = {name: _forward(name) for name in _MODES}
 BACKWARD = {name: _backward(name) for name in _MODES}
 
 
-def activation_plan(
-    handle: Handle, problem: Problem, limit: int | None
-) -> OperationPlan[DeviceArray]:
-    """Return the plan of an activation; it runs a graph if libcudnn lacks the C function."""
-    return plan_or_graph(handle, problem, limit, activation_graph)
-
-
 def graph_name(activation: object) -> str | None:
     """Return the name of an activation that is a graph; None for those of the C function."""
     if not isinstance(activation, str):
@@ -140,6 +133,9 @@ def activation_graph(problem: Problem) -> Graph:
     result = graph.pointwise(mode, *tensors, **attributes)
     graph.output(operation.writes[0], result, problem.x.dtype)
     return graph
+
+
+activation_plan = partial(plan_or_graph, make_graph=activation_graph)
 
 
 def pointwise_graph(problem: Problem, reads: Sequence[str]) -> tuple[Graph, list[GraphTensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from cudnnlite.arguments import integer, integers, real_number, shown
@@ -17,7 +17,6 @@ from cudnnlite.operations.layers.graph_activation import pointwise_graph
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.graph_plan import plan_or_graph
 from cudnnlite.plans.operands import operand_spec, tensor_spec, view_operand
-from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.pointwise import ADD, OP, REDUCE, REDUCE_WITH_INDICES, SCALE, SET
 from cudnnlite.problems.problem import Problem
@@ -212,10 +211,6 @@ def op_tensor(
     return Request(handle, OP, (a, b), (op, alpha1, alpha2), 1.0, beta, out, plan_problem=_op_plan)
 
 
-def _op_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
-    return plan_or_graph(handle, problem, limit, _op_graph)
-
-
 def _op_graph(problem: Problem) -> Graph:
     """Return an operation of two tensors of one shape as a graph."""
     op = problem.op
@@ -233,6 +228,9 @@ def _op_graph(problem: Problem) -> Graph:
         result = graph.pointwise(op.op.name, a, *others)
     graph.output("C", result, problem.c.dtype)
     return graph
+
+
+_op_plan = partial(plan_or_graph, make_graph=_op_graph)
 
 
 @operation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from cudnnlite._raw.enums import FoldingDirection
@@ -17,7 +18,6 @@ from cudnnlite.operations.layers.graph_activation import pointwise_graph
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.graph_plan import plan_or_graph
 from cudnnlite.plans.operands import operand_spec
-from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.transform import EXTENDED, FILTER, TRANSFORM
@@ -151,15 +151,14 @@ def transform_tensor(
     return Request(handle, declaration, (x,), (transform,), alpha, beta, out, result)
 
 
-def _copy_plan(handle: Handle, problem: Problem, limit: int | None) -> OperationPlan[DeviceArray]:
-    return plan_or_graph(handle, problem, limit, _copy_graph)
-
-
 def _copy_graph(problem: Problem) -> Graph:
     """Return a copy of a tensor in its own layout, which may have another data type, as a graph."""
     graph, (x,) = pointwise_graph(problem, ("x",))
     graph.output("y", graph.identity(x), problem.y.dtype)
     return graph
+
+
+_copy_plan = partial(plan_or_graph, make_graph=_copy_graph)
 
 
 @operation
