@@ -138,16 +138,16 @@ def _judge_parts(facts: LibraryFacts, copy: Copy) -> Finding:
     """Compare the versions of the parts with the version that the process has."""
     version, lines = facts.loaded["version"], tuple(facts.lines.values())
     plain = {"versions": dict(copy.parts)}
+    if not set(copy.parts.values()) <= {version}:
+        text = f"its parts are of several versions: {copy.part_versions}; the process has {version}"
+        return Finding("library.parts", BROKEN, text, facts.reinstall(copy), lines, plain)
     missing = facts.loaded.get("missing_parts") or []
-    if missing and set(copy.parts.values()) <= {version}:
+    if missing:
         names = ", ".join(f"libcudnn_{part}" for part in missing)
         text = f"it lacks {names}: functions of these parts are refused when they are used"
         return Finding("library.parts", WARNING, text, facts.reinstall(copy), lines, plain)
-    if set(copy.parts.values()) <= {version}:
-        text = f"its parts agree: {copy.part_versions or 'cuDNN accepts them'}"
-        return Finding("library.parts", OK, text, "", lines, plain)
-    text = f"its parts are of several versions: {copy.part_versions}; the process has {version}"
-    return Finding("library.parts", BROKEN, text, facts.reinstall(copy), lines, plain)
+    text = f"its parts agree: {copy.part_versions or 'cuDNN accepts them'}"
+    return Finding("library.parts", OK, text, "", lines, plain)
 
 
 def _judge_replaced_wheel(facts: LibraryFacts, copy: Copy) -> Iterator[Finding]:
