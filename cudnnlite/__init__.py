@@ -257,19 +257,6 @@ __all__ = [
     "workbench",
 ]
 
-# The names of the workbench that stand here, too.
-_WORKBENCH = {
-    "ProblemList",
-    "Tuner",
-    "TuningCache",
-    "TuningPolicy",
-    "autotuned",
-    "candidates",
-    "problems_from_onnx",
-    "record_problems",
-    "trace",
-    "tune_model",
-}
 # The modules that have the other public names.
 _OTHERS = ("descriptors", "enums", "errors", "specs", "types", "workbench")
 
@@ -304,7 +291,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import the workbench, and its names, when they are first used, and keep them."""
-        if name != "workbench" and name not in _WORKBENCH:
+        if name not in __all__:  # All others are imported already.
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
         # There may be no file descriptor left for what has to be read.
         with _refused_as(CudnnliteError, f"{__name__}.{name} cannot be imported"):
