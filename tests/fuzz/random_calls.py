@@ -8,8 +8,8 @@ an index is another call; `--json FILE`; `--refusals`, which lists the reasons o
 
 Each call is drawn from its seed and index alone: an operation, shapes, data types, views with gaps
 in any layout, values of any size, options, a verb.  In a tenth of the calls one operand has a wrong
-data type.  Half of the random graphs are planned by the preferred engine, half by any that cuDNN
-names.  What is written is compared with sums in float64.  The outcomes are:
+data type.  Half of the random graphs are planned by the preferred engine, half by any that
+serves.  What is written is compared with sums in float64.  The outcomes are:
 
 - right: all results are what the oracle says, and nothing else was written;
 - refused: an exception of ours, and the handle can be used further;

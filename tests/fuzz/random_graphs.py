@@ -16,6 +16,7 @@ from scipy.special import erf, ndtr
 from tolerances import ELEMENT_BOUNDS
 
 import cudnnlite as dnn
+from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import NO_REQUIREMENTS, candidates
 from fuzz.random_comparison import Expected, compare
@@ -478,15 +479,16 @@ class RandomGraph:
                 self.also.append("graph with other values")
 
     def _plan(self) -> Any:
-        """Return a plan by the preferred engine, or by any that cuDNN names: a tuner may take it."""
+        """Return a plan by the preferred engine, or by any that serves: a tuner may take it."""
         handle = self.draw.handle
-        plan = self.graph.plan(handle)
-        if self.draw.chance(0.5):
-            return plan
-        plan.close()
+        # cuDNN is not asked about a graph that is refused: it might end the process.
+        if self.draw.chance(0.5) or why_wrong(self.graph) is not None:
+            return self.graph.plan(handle)
         with ExitStack() as stack:
             rows = candidates(lower(self.graph, handle, stack), NO_REQUIREMENTS)
             engines = [row.algorithm for row in rows if not row.why_not]
+        if not engines:
+            return self.graph.plan(handle)  # It says why none is left.
         engine = engines[int(self.draw.rng.integers(len(engines)))]
         self.draw.tell([f"  by {engine}"])
         return self.graph.plan(handle, engine=engine)
