@@ -136,7 +136,8 @@ class SeqDataDescriptor(NativeObject[cudnnSeqDataDescriptor_t], describes=SeqDat
 
     Examples
     --------
-    >>> with dnn.descriptors.SeqDataDescriptor(dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3])) as q_desc:
+    >>> q = dnn.specs.SeqDataSpec((2, 1, 5, 8), [5, 3])
+    >>> with dnn.descriptors.SeqDataDescriptor(q) as q_desc:
     ...     print(q_desc.read_back().shape, q_desc.read_back().lengths)
     (2, 1, 5, 8) (5, 3)
     """

@@ -36,8 +36,8 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     --------
     >>> with dnn.Handle() as handle:
     ...     state = dnn.DropoutState(handle, seed=7)
-    ...     with dnn.descriptors.DropoutDescriptor(handle, 0.5, state.array, state.seed) as dropout_desc:
-    ...         print(dropout_desc.read_back())
+    ...     with dnn.descriptors.DropoutDescriptor(handle, 0.5, state.array, state.seed) as desc:
+    ...         print(desc.read_back())
     (0.5, 7)
     """
 

@@ -115,7 +115,8 @@ class CTCLossDescriptor(DeclaredDescriptor[cudnnCTCLossDescriptor_t], describes=
 
     Examples
     --------
-    >>> with dnn.descriptors.CTCLossDescriptor(dnn.CTCLossSpec("none", max_label_length=20)) as ctc_desc:
+    >>> loss = dnn.CTCLossSpec("none", max_label_length=20)
+    >>> with dnn.descriptors.CTCLossDescriptor(loss) as ctc_desc:
     ...     print(ctc_desc.read_back())
     CTCLossSpec(normalization='NONE', max_label_length=20, compute_type='float32')
     """
@@ -140,7 +141,8 @@ class ActivationDescriptor(
 
     Examples
     --------
-    >>> with dnn.descriptors.ActivationDescriptor(dnn.ActivationSpec("elu", 0.5)) as activation_desc:
+    >>> elu = dnn.ActivationSpec("elu", 0.5)
+    >>> with dnn.descriptors.ActivationDescriptor(elu) as activation_desc:
     ...     print(activation_desc.read_back().coef)
     0.5
     """
@@ -175,7 +177,8 @@ class SpatialTransformerDescriptor(
 
     Examples
     --------
-    >>> with dnn.descriptors.SpatialTransformerDescriptor(dnn.SpatialTransformerSpec((2, 3, 8, 8))) as transformer_desc:
+    >>> images = dnn.SpatialTransformerSpec((2, 3, 8, 8))
+    >>> with dnn.descriptors.SpatialTransformerDescriptor(images) as transformer_desc:
     ...     print(transformer_desc.spec.shape)
     (2, 3, 8, 8)
     """

@@ -191,7 +191,8 @@ class RNNDataDescriptor(NativeObject[cudnnRNNDataDescriptor_t], describes=RNNDat
 
     Examples
     --------
-    >>> with dnn.descriptors.RNNDataDescriptor((5, 3, 64), lengths=[5, 2, 4], padding_fill=-1.0) as x_desc:
+    >>> lengths = [5, 2, 4]
+    >>> with dnn.descriptors.RNNDataDescriptor((5, 3, 64), lengths, padding_fill=-1.0) as x_desc:
     ...     print(x_desc.read_back())
     RNNDataSpec((5, 3, 64), lengths=(5, 2, 4), dtype='float32', layout='sequence_major', padding_fill=-1.0)
     """

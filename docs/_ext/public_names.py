@@ -1,4 +1,4 @@
-"""Everything public by its short name: what stands at the top, and in the modules that have the rest."""
+"""Everything public by its short name: what is at the top, and in the modules with the rest."""
 
 from __future__ import annotations
 

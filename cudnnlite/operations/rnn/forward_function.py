@@ -141,9 +141,9 @@ ArgumentError, ClosedError, ThreadError
 
 Examples
 --------
->>> gru = dnn.RNNSpec("gru", input_size=4, hidden_size=8)
+>>> gru, x = dnn.RNNSpec("gru", input_size=4, hidden_size=8), dnn.specs.RNNDataSpec((5, 2, 4))
 >>> with dnn.Handle() as handle:
-...     print(dnn.rnn_forward.heuristic(handle, gru, None, dnn.specs.RNNDataSpec((5, 2, 4)))[0].algorithm)
+...     print(dnn.rnn_forward.heuristic(handle, gru, None, x)[0].algorithm)
 PERSIST_STATIC_SMALL_H
 """
 _METHODS = {
