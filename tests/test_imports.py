@@ -120,7 +120,7 @@ PLUMBING = {
     "graph.device_properties",
     "graph.engines",
     "graph.execution_plan",
-    "graph.known_faults",
+    "graph.faults",
     "graph.lowering",
     "graph.operation_graph",
     "graph.problem",

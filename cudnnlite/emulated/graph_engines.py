@@ -17,18 +17,18 @@ from cudnnlite.emulated.fusion import (
 from cudnnlite.emulated.registry import unsupported
 from cudnnlite.emulated.support import why_no_forward_engine
 from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
+from cudnnlite.graph.attention_faults import (
+    is_mask_mode,
+    why_float32_attention_is_wrong,
+    why_masks_are_wrong,
+    why_strides_end_the_process,
+)
 from cudnnlite.graph.chain_faults import (
     repeats_whole_pixels_or_channels,
     why_operand_alone_is_wrong,
     why_operand_behind_convolution_is_wrong,
 )
-from cudnnlite.graph.known_faults import (
-    is_mask_mode,
-    why_float32_attention_is_wrong,
-    why_masks_are_wrong,
-    why_parameters_are_wrong,
-    why_strides_end_the_process,
-)
+from cudnnlite.graph.layer_faults import why_parameters_are_wrong
 from cudnnlite.graph.questions import has_channels_last
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, same_strides, span

@@ -1,6 +1,6 @@
 """Masks and dropout of attention's scores.
 
-A mask is written in the one way that cuDNN 9.19 computes rightly: `known_faults` refuses others.
+A mask is written in the one way that cuDNN 9.19 computes rightly: `attention_faults` refuses others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cuDNN computes wrongly of pointwise operations, and of outputs in the middle of attention.
+"""What cuDNN computes wrongly of pointwise operations, as conditions of `faults.FAULTS`.
 
 Found on an H200 with cuDNN 9.19 and 9.28 (2026-11-29), by running every engine that the heuristics
 name over poisoned outputs, against formulas in float64 (`tools/record/graph_chains.py`).
@@ -11,66 +11,46 @@ from collections.abc import Callable, Sequence
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.questions import behind_products
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
-BUILT_IN_ENGINE = 0  # the engine whose epilogues are compiled into the library
-_FMA_ENGINE = 8  # the engine that multiplies float32 in chains behind convolutions as float32
-_CLIPS = frozenset({"relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope"})
 _CONVOLUTION, _PRODUCT, _POINTWISE = "CONVOLUTION_FORWARD", "MATMUL", "POINTWISE"
-_NORMALIZATION = "NORM_FORWARD"
 _FUNCTIONS_OF_SUMS = ("RELU_FWD", "TANH_FWD", "SIGMOID_FWD", "ELU_FWD")
 WhyWrong = Callable[[Shape, Shape], "str | None"]
 
 
-def why_chain_is_wrong(graph: GraphData) -> str | None:
-    """Return why pointwise operations, alone or behind others, would be wrong, or None."""
-    kinds = {node.kind for node in graph.nodes}
-    if _NORMALIZATION in kinds:
-        for node in graph.nodes:
-            mode = dict(node.attributes).get("mode", "")
-            # Seen of RELU_BWD and GELU_BWD.
-            if mode.endswith("_BWD"):
-                return (
-                    f"cuDNN ends the process when it is asked for {mode} behind a "
-                    "normalisation; compute it by a graph of its own"
-                )
-    if _CONVOLUTION in kinds:
-        fault = _why_sum_behind_convolution_is_wrong(graph)
-        if fault is not None:
-            return fault
-    why_operand_is_wrong: WhyWrong | None = None
-    if kinds == {_POINTWISE}:
-        why_operand_is_wrong = why_operand_alone_is_wrong
-    elif kinds == {_CONVOLUTION, _POINTWISE}:
-        why_operand_is_wrong = why_operand_behind_convolution_is_wrong
+def why_gradient_behind_normalization_ends_the_process(graph: GraphData) -> str | None:
+    """Return why cuDNN may not be asked for a gradient behind a normalisation, or None.
+
+    Seen of RELU_BWD and GELU_BWD.
+    """
     for node in graph.nodes:
-        if node.kind != _POINTWISE:
-            continue
-        fault = _why_relu_is_wrong(node)
-        if fault is None and why_operand_is_wrong is not None:
-            fault = _why_an_operand_is_wrong(graph, node, why_operand_is_wrong)
-        if fault is not None:
-            return fault
+        mode = dict(node.attributes).get("mode", "")
+        if node.kind == _POINTWISE and mode.endswith("_BWD"):
+            return (
+                f"cuDNN ends the process when it is asked for {mode} behind a normalisation; "
+                "compute it by a graph of its own"
+            )
     return None
 
 
-def why_epilogue_is_wrong(engine: int, graph: GraphData) -> str | None:
-    """Return why an engine computes an epilogue wrongly that other engines compute, or None."""
-    kinds = {node.kind for node in graph.nodes}
-    for node in graph.nodes:
-        attributes = dict(node.attributes)
-        mode = attributes.get("mode", "")
-        if engine == _FMA_ENGINE and mode.endswith("_BWD") and _CONVOLUTION in kinds:
-            return f"it computes NaN for {mode} behind a convolution"
-        if engine != BUILT_IN_ENGINE:
-            continue
-        if mode == "TANH_FWD" and _CONVOLUTION in kinds:
-            first = 355 if graph.compute_type == DataType.DOUBLE else 44
-            return f"it computes 0 or NaN for the tanh of values from {first} on"
-        if mode == "RELU_FWD" and _PRODUCT in kinds and _CLIPS & attributes.keys():
-            return "it ignores the slope and the clips of a ReLU behind a product"
-    return None
+def why_a_relu_is_wrong(graph: GraphData) -> str | None:
+    """Return why every engine computes a ReLU of a graph wrongly, or None."""
+    reasons = (_why_relu_is_wrong(node) for node in graph.nodes if node.kind == _POINTWISE)
+    return next(filter(None, reasons), None)
+
+
+def why_a_shape_behind_convolution_is_wrong(graph: GraphData) -> str | None:
+    """Return which operand behind a convolution would be read wrongly for its shape, or None."""
+    if {node.kind for node in graph.nodes} != {_CONVOLUTION, _POINTWISE}:
+        return None
+    return _why_an_operand_is_wrong(graph, why_operand_behind_convolution_is_wrong)
+
+
+def why_a_shape_alone_is_wrong(graph: GraphData) -> str | None:
+    """Return which operand of pointwise operations alone would be read wrongly, or None."""
+    if {node.kind for node in graph.nodes} != {_POINTWISE}:
+        return None
+    return _why_an_operand_is_wrong(graph, why_operand_alone_is_wrong)
 
 
 def _why_relu_is_wrong(node: Node) -> str | None:
@@ -96,7 +76,7 @@ def _why_relu_is_wrong(node: Node) -> str | None:
     return None
 
 
-def _why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
+def why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
     """Return why the sum of a convolution and a bias may not be an output, or None.
 
     Every engine that 9.19 names for such a graph in float32 fails with INTERNAL_ERROR when it runs.
@@ -127,17 +107,18 @@ def _is_bias(record: TensorRecord) -> bool:
 # ---------------------------------------------------------------------------------- operands
 
 
-def _why_an_operand_is_wrong(
-    graph: GraphData, node: Node, why_operand_is_wrong: WhyWrong
-) -> str | None:
-    """Return the first fault of the tensors that an operation reads."""
-    result = graph.tensors[node.written_numbers[0]].shape
-    for number in node.read_numbers:
-        record = graph.tensors[number]
-        if record.value is None and len(record.shape) == len(result):
-            fault = why_operand_is_wrong(record.shape, result)
-            if fault is not None:
-                return f"{record.name or 'a tensor'}: {fault}"
+def _why_an_operand_is_wrong(graph: GraphData, why_operand_is_wrong: WhyWrong) -> str | None:
+    """Return the first fault of the tensors that pointwise operations read."""
+    for node in graph.nodes:
+        if node.kind != _POINTWISE:
+            continue
+        result = graph.tensors[node.written_numbers[0]].shape
+        for number in node.read_numbers:
+            record = graph.tensors[number]
+            if record.value is None and len(record.shape) == len(result):
+                fault = why_operand_is_wrong(record.shape, result)
+                if fault is not None:
+                    return f"{record.name or 'a tensor'}: {fault}"
     return None
 
 
@@ -192,29 +173,3 @@ def _repeated_axes(operand: Shape, result: Shape) -> tuple[int, ...]:
 
 def _long_axes(shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis in axes if shape[axis] > 1)
-
-
-# ---------------------------------------------------------------------------------- attention
-
-
-def why_outputs_of_attention_are_wrong(graph: GraphData) -> str | None:
-    """Return why a graph of attention may not write what other operations of it read, or None.
-
-    The engines leave such an output unwritten, and one of them computes a wrong result beside it.
-    Right are the sums of rows before the products of gradients, and sums that IDENTITY alone
-    reads.
-    """
-    computed = behind_products(graph)
-    in_the_middle = None
-    for node in graph.nodes:
-        if dict(node.attributes).get("mode") == "IDENTITY":
-            continue
-        for number in node.read_numbers:
-            if number in computed and graph.tensors[number].name:
-                in_the_middle = graph.tensors[number].name
-    if in_the_middle is None:
-        return None
-    return (
-        f"cuDNN leaves the output {in_the_middle} of attention unwritten, because other "
-        "operations read it; compute it by a graph of its own"
-    )

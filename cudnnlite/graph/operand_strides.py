@@ -1,4 +1,4 @@
-"""Strides of operands and outputs that cuDNN takes, while its kernels compute with others.
+"""Strides that cuDNN takes, while its kernels compute with others: conditions of `faults.FAULTS`.
 
 Found on an H200 with cuDNN 9.19 (2026-11-29) by `tests/fuzz/random_calls.py`: of the calls that
 these rules refuse, each one that cuDNN served was wrong, or lost the context by a misaligned
@@ -10,14 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.questions import (
-    behind_products,
-    has_bias_gradient,
-    in_memory,
-    is_attention,
-    operand,
-    products_of,
-)
+from cudnnlite.graph.questions import behind_products, in_memory, operand
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, span
 
@@ -25,25 +18,28 @@ _PRODUCT, _CONVOLUTION, _POINTWISE = "MATMUL", "CONVOLUTION_FORWARD", "POINTWISE
 _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
 
 
-def why_strides_are_wrong(graph: GraphData) -> str | None:
-    """Return which tensor in memory would be read or written in other strides, or None."""
-    kinds = {node.kind for node in graph.nodes}
-    if is_attention(graph):
-        return _why_keys_are_wrong(graph)
-    if _PRODUCT in kinds:
-        return _why_matrices_are_wrong(graph)
-    if kinds == {_POINTWISE}:
-        return _why_pixels_are_wrong(graph)
-    if kinds == {"NORM_FORWARD", _POINTWISE}:
-        return _why_rows_are_wrong(graph)
+def why_gaps_behind_convolution_are_read(graph: GraphData) -> str | None:
+    """Return which operand behind a convolution has gaps, or None.
+
+    All engines, of operands of each shape and type, read the gaps as values (388 graphs).
+    """
+    first, *chain = graph.nodes
+    if first.kind != _CONVOLUTION:
+        return None
+    for node in chain:
+        for record in in_memory(graph, node.read_numbers):
+            if span(record.shape, record.strides) != prod(record.shape):
+                return (
+                    f"cuDNN reads gaps of {record.name} behind a convolution as values; its "
+                    f"strides are {record.strides}: give a packed array"
+                )
     return None
 
 
 def why_images_are_wrong(graph: GraphData) -> str | None:
     """Return why kernels compiled for a chain behind a convolution read images wrongly, or None.
 
-    They read packed images with channels last alone, and read gaps of an operand of another type
-    than x as values (90:188947, engine 7).  A convolution without a chain, and additions
+    They read packed images with channels last alone.  A convolution without a chain, and additions
     of arrays with a plain ReLU, or without one, have other kernels, too, if the result has the type
     of x.
     """
@@ -51,14 +47,6 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     x = operand(graph, first, "x")
     if first.kind != _CONVOLUTION or x is None:
         return None
-    for node in chain:
-        for record in in_memory(graph, node.read_numbers):
-            has_gaps = span(record.shape, record.strides) != prod(record.shape)
-            if record.dtype != x.dtype and has_gaps:
-                return (
-                    f"it reads gaps of {record.name}, whose type is not that of {x.name}, as "
-                    f"values; its strides are {record.strides}: give a packed array"
-                )
     outputs = list(graph.outputs.values())
     has_type_of_x = all(y.dtype == x.dtype for y in outputs)
     if has_type_of_x and (not chain or _is_bias_and_relu(graph, chain)):
@@ -78,7 +66,7 @@ def why_images_are_wrong(graph: GraphData) -> str | None:
     return None
 
 
-def _why_pixels_are_wrong(graph: GraphData) -> str | None:
+def why_pixels_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor is read in other strides where all operations are pointwise.
 
     Values of the gaps are read as data.  Images of rank 4 and 5 are read as packed with channels
@@ -86,6 +74,8 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
     batch, or the width in front of the height, half of the results were wrong, and some calls lost
     the context.
     """
+    if {node.kind for node in graph.nodes} != {_POINTWISE}:
+        return None
     records = (*graph.inputs.values(), *graph.outputs.values())
     # If all have channels first, cuDNN names no engine, and the refusal says what it has.
     are_first = all(record.spec.fits(CHANNELS_FIRST.get(len(record.shape))) for record in records)
@@ -111,11 +101,13 @@ def _why_pixels_are_wrong(graph: GraphData) -> str | None:
     return None
 
 
-def _why_rows_are_wrong(graph: GraphData) -> str | None:
+def why_rows_are_wrong(graph: GraphData) -> str | None:
     """Return which tensor behind a normalisation has other strides than x, of the same shape.
 
     A kernel that was compiled for one such graph ended the CUDA context.
     """
+    if {node.kind for node in graph.nodes} != {"NORM_FORWARD", _POINTWISE}:
+        return None
     (x,) = (operand(graph, node, "xdesc") for node in graph.nodes if node.kind == "NORM_FORWARD")
     if x is None:
         return None
@@ -140,7 +132,7 @@ def is_packed_matrix(shape: Shape, strides: Shape, *, is_result: bool) -> bool:
     return rows == 1 or strides[-2] == 1 or (is_result and strides[-1] <= strides[-2])
 
 
-def _why_matrices_are_wrong(graph: GraphData) -> str | None:
+def why_matrices_are_wrong(graph: GraphData) -> str | None:
     """Return which operand behind a product, or which result, has no packed rows or columns.
 
     Of an operand with one value for each of several matrices of one value, a kernel took the first
@@ -169,30 +161,6 @@ def _why_matrices_are_wrong(graph: GraphData) -> str | None:
                         "array"
                     )
     return None
-
-
-def _why_keys_are_wrong(graph: GraphData) -> str | None:
-    """Return why k may not have such strides where attention has the gradient of its bias.
-
-    The kernel that multiplies the gradient of the scores by k takes k for a packed array: of one
-    step too, where the heads are no neighbours.
-    """
-    products = products_of(graph)
-    k_transposed = operand(graph, products[0], "bdesc")
-    if len(products) <= 2 or k_transposed is None or not has_bias_gradient(graph):
-        return None
-    size, steps = k_transposed.shape[-2:]
-    axis, step = "steps", k_transposed.strides[-1]
-    if steps == 1:
-        axes = zip(k_transposed.shape[:-2], k_transposed.strides[:-2], strict=True)
-        axis, step = "heads", min((stride for n, stride in axes if n > 1), default=size)
-    if step == size:
-        return None
-    return (
-        f"cuDNN 9.19 computes the gradient dq wrongly beside that of a bias where the {axis} of "
-        f"{k_transposed.name} are no neighbours in memory: they are {step} elements apart, needed: "
-        f"{size}; give a packed array"
-    )
 
 
 def _is_packed_with_channels_last(record: TensorRecord) -> bool:

@@ -22,8 +22,9 @@ from cudnnlite.graph.engines import (
     unnamed,
 )
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.known_faults import multiplies_in_tf32, why_engine_is_wrong
+from cudnnlite.graph.faults import why_engine_is_wrong
 from cudnnlite.graph.operation_graph import OperationGraph
+from cudnnlite.graph.questions import multiplies_in_tf32
 from cudnnlite.problems.results import HEURISTIC, MAKES_A_TEXTURE, AlgorithmResult
 from cudnnlite.sizes import aligned_size, over_limit
 

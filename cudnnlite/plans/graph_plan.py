@@ -15,7 +15,7 @@ from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError, NotSupportedError, SymbolNotFoundError
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.faults import why_wrong
 from cudnnlite.graph.numbers import NumbersInMemory
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.plans.graph_call import WayThroughGraph, graph_call
@@ -53,7 +53,7 @@ def graph_plan(
     NotSupportedError, WorkspaceLimitError
         No engine serves.
     """
-    _check(graph)
+    _check(handle, graph)
     problem = GraphProblem(graph, way.scratch)
     numbers = NumbersInMemory(graph.scalars)
     plan_call = partial(graph_call, graph, way, numbers)
@@ -90,7 +90,7 @@ def plan_by_graph(
     def plan_call(
         handle: Handle, problem: Problem, limit: int | None, stack: ExitStack
     ) -> PlannedCall:
-        _check(graph)
+        _check(handle, graph)
         graph.freeze()
         numbers = NumbersInMemory(graph.scalars)
         return graph_call(graph, find_way(), numbers, handle, problem, limit, stack)
@@ -135,8 +135,8 @@ def plan_or_graph(
         return plan
 
 
-def _check(graph: GraphData) -> None:
+def _check(handle: Handle, graph: GraphData) -> None:
     """Raise ArgumentError if every engine would compute a graph wrongly."""
-    reason = why_wrong(graph)
+    reason = why_wrong(graph, handle.api.engine_version)
     if reason is not None:
         raise ArgumentError(reason)

@@ -12,7 +12,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Configuration, configurations
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.faults import why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.nearest import changes, descriptor_call
 
@@ -59,7 +59,7 @@ def _is_served(
     handle: Handle, graph: GraphData, modes: tuple[BackendHeurMode, ...], is_allowed: IsAllowed
 ) -> bool:
     """Return whether the heuristics name an allowed engine; False if the graph is malformed."""
-    if why_wrong(graph) is not None:
+    if why_wrong(graph, handle.api.engine_version) is not None:
         return False
     with ExitStack() as stack:
         try:

@@ -13,7 +13,7 @@ from cudnnlite.errors import ArgumentError
 from cudnnlite.problems import convolution
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
 from cudnnlite.specs.layers import ActivationSpec
-from cudnnlite.specs.layout import CHANNELS_LAST, same_strides
+from cudnnlite.specs.layout import CHANNELS_LAST, same_strides, span
 
 IDENTITY = ActivationSpec("identity")
 RELU = ActivationSpec("relu")
@@ -57,6 +57,12 @@ def _check(specs: Mapping[str, Any], options: Mapping[str, Any]) -> None:
             raise ArgumentError(
                 f"{argument} is {dtype_name(specs[name].dtype)}; needed: {dtype_name(dtype)}"
             )
+    bias = specs["bias"]
+    if span(bias.shape, bias.strides) != bias.size:
+        raise ArgumentError(
+            f"bias has strides {bias.strides}; needed: a packed array, because cuDNN reads gaps as "
+            "values"
+        )
     if "z" in specs and not same_strides(y.shape, y.strides, specs["z"].strides):
         raise ArgumentError(f"z is {specs['z']}; needed: the layout of the result, which is {y}")
 

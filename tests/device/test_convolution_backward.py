@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.extents import each_pair
+from helpers.faults import why_engine_is_wrong
 from helpers.refusals import ARGUMENT, refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +21,6 @@ from tolerances import assert_close
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.graph.convolution_formulas import add_input, add_output
-from cudnnlite.graph.known_faults import why_engine_is_wrong
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.problem import Problem
@@ -612,7 +612,7 @@ def test_uneven_padding(handle: dnn.Handle, kind: str, name: str, dtype: str, la
 def test_engines_that_ignore_uneven_padding(handle: dnn.Handle) -> None:
     """Such an engine is neither chosen nor taken by name, nor by a graph's plan."""
     case = Case(handle, "filter", UNEVEN["3-D"], "float16")
-    reason = "it computes a wrong gradient where padding differs at the two ends of an axis"
+    reason = "it computes wrong numbers where padding differs at the two ends of an axis"
     engine = dnn.types.Engine(1)
     refuses(ARGUMENT, reason, lambda: case.call(w=case.spec, algorithm=engine))
     graph = dnn.Graph()
@@ -626,11 +626,11 @@ def test_engines_that_ignore_uneven_padding(handle: dnn.Handle) -> None:
 
 
 # By gradient: engines of cuDNN 9.19 whose results are wrong where padding differs.
-WRONG_WITH_UNEVEN_PADDING = {"filter": (1, 18, 20), "data": (50,)}
+WRONG_WITH_UNEVEN_PADDING = {"filter": (1, 4, 16, 18, 20), "data": (6, 50)}
 
 
 @every_kind
-@pytest.mark.parametrize("engine", [0, 1, 18, 20, 50])
+@pytest.mark.parametrize("engine", [0, 1, 4, 6, 16, 18, 20, 50])
 def test_engines_known_to_ignore_uneven_padding(handle: dnn.Handle, kind: str, engine: int) -> None:
     """An engine is excluded for one gradient alone, and for no other padding."""
     uneven, even = (
@@ -652,7 +652,7 @@ def test_engines_that_read_unwritten_memory(handle: dnn.Handle, kind: str) -> No
         return why_engine_is_wrong(engine, data_of(case.problem()), 91900)
 
     assert reason((3, 5), "first") == (
-        "it computes a wrong gradient with channels first where an image of dy takes 60 bytes, "
+        "it computes wrong numbers with channels first where an image of dy takes 60 bytes, "
         "no multiple of 16"
     )
     assert reason((4, 4), "first") is None

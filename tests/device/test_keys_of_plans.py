@@ -211,6 +211,7 @@ SUMS_IN_ANY_ORDER = {
     "convolution_backward_filter",
     "convolution_transpose",
     "scaled_dot_product_attention_backward",
+    "spatial_transformer_grid_backward",
     "spatial_transformer_sample_backward",
     "rnn_backward_weights",
 }
@@ -267,7 +268,7 @@ def _usual_variants(call: Call) -> Iterator[tuple[str, Variant]]:
         yield "no out", Variant(call, out="new")
         yield "gaps in out", Variant(call, out="gaps")
     if "workspace" in call.parameters:
-        yield "workspace", Variant(call, workspace=1 << 20)
+        yield "workspace", Variant(call, workspace=1 << 24)
     yield "stream", Variant(call, own_stream=True)
     yield "again", Variant(call)
 

@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 from helpers.extents import each_extent, rows_of
+from helpers.faults import why_engine_is_wrong, why_wrong
 
 import cudnnlite as dnn
-from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 from tools.record.graph_chains import TABLE, Case, Key, combinations, is_right
 from tools.record.support import upload
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from helpers.extents import each_extent, rows_of, traits
+from helpers.faults import why_wrong
 from tolerances import WRONG_GRAPH
 
 import cudnnlite as dnn
 from cudnnlite.errors import CudnnError
 from cudnnlite.graph.engines import configurations
-from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from tools.record.graph_cases import FAMILIES, combinations

@@ -260,7 +260,7 @@ class Draw:
     ) -> Array:
         """Draw an operand and return its values in float64.
 
-        Once in a while its data type is a wrong one.
+        Once in a while its data type is a wrong one, or one that should be `packed` is a view.
         """
         if len(self.operands) == self._wrong_at:
             dtype = self.pick([other for other in WRONG_DTYPES if other != dtype])
@@ -275,7 +275,8 @@ class Draw:
         if dtype == "bool":
             spec = None
         else:
-            spec = like or self.spec(shape, dtype, packed=packed)
+            is_packed = packed and not self.chance(0.15)
+            spec = like or self.spec(shape, dtype, packed=is_packed)
             if spec.dtype != parse_dtype(dtype):  # that of an operand of a wrong data type
                 spec = dnn.TensorSpec(shape, dtype, strides=spec.strides)
             offset = self.pick(MISALIGNED) * plain.itemsize if self.chance(0.02) else 0

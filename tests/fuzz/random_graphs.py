@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
+from helpers.faults import why_wrong
 from scipy.special import erf, ndtr
 from tolerances import ELEMENT_BOUNDS
 
 import cudnnlite as dnn
-from cudnnlite.graph.known_faults import why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import NO_REQUIREMENTS, candidates
 from fuzz.random_comparison import Expected, compare

@@ -66,7 +66,7 @@ SILENT_REFUSALS = {
 def test_libcudnn_takes_numbers_of_the_table_s_type_alone(kind, name):
     api = library_api()
     if api.cudnnGetVersion() < 92800:
-        pytest.skip("older versions lack some of these attributes")
+        pytest.xfail("older versions lack some of these attributes")
     number, type_name, has_several = ATTRIBUTES[kind][name]
     values = (ctypes.c_int64 * 2)(16, 16)
     taken = set()
@@ -218,7 +218,7 @@ def test_where_memory_is_lacking_a_known_kind_is_not_called_new(world):
         "cudnnBackendCreateDescriptor", dnn.enums.Status.INTERNAL_ERROR_HOST_ALLOCATION_FAILED
     )
     with pytest.raises(dnn.errors.AllocationError):
-        dnn.types.BackendDescriptor(world.process_api, "OPERATION_SLICE")
+        dnn.types.BackendDescriptor(world.process_api, "OPERATION_SDPA_FWD")
 
 
 def test_values_become_arrays_of_their_c_types():

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.faults import why_engine_is_wrong, why_wrong
 
 import cudnnlite as dnn
 from cudnnlite.graph.convolution_formulas import convolution_data
-from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 
 IMAGES = (2, 24, 5, 7)
 NHWC = dnn.TensorSpec(IMAGES, "float16", "NHWC").strides

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.faults import why_engine_is_wrong, why_wrong
 
 import cudnnlite as dnn
 from cudnnlite.emulated.api import EmulatedApi
-from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 from cudnnlite.operations.layers.pooling_plan import pooling_graph
 
 # x, window, padding: images of dy of one pixel, of two, and of many.
@@ -124,7 +124,7 @@ def test_images_of_one_pixel_on_both_sides() -> None:
 
 MAXIMA = dnn.PoolingSpec(2, padding=((0, 1), (0, 1)), stride=2)
 AVERAGES = MAXIMA.replace(mode="average_count_include_padding")
-# Strides of images of one channel, (2, 1, 9, 7), with the layout that cuDNN 9.19 takes them for: it
+# Strides of images of one channel, (2, 1, 9, 7), with the layout that cuDNN takes them for: it
 # names engine 1 for channels first and engines 3 and 2 for channels last.
 ONE_CHANNEL = {(63, 63, 7, 1): "first", (63, 7, 7, 1): "first", (63, 1, 7, 1): "last"}
 

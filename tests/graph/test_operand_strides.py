@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from device.problems import poisoned
+from helpers.faults import why_engine_is_wrong, why_wrong
 
 import cudnnlite as dnn
-from cudnnlite.graph.known_faults import why_engine_is_wrong, why_wrong
 
 UNPACKED_RESULTS = [
     ((2, 32, 1), (864, 3, 96)),
@@ -241,19 +241,33 @@ def test_a_convolution_with_gaps_and_no_kernel_of_its_own_is_wrong(chain):
         assert is_right or str(reason).startswith("it reads x as packed with channels last")
 
 
-@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", 3), ("bfloat16", 1), ("float32", 3)])
-def test_an_operand_of_another_type_with_gaps_behind_a_convolution_is_wrong(dtype, step):
-    """An H200 with cuDNN 9.19 read the gaps."""
-    graph = dnn.Graph()
-    x = graph.input("x", (2, 8, 3, 4), "float32", layout="NHWC")
-    w = graph.input("w", (16, 8, 3, 3), "float32", layout="NHWC")
-    operand = graph.input("operand", (1, 16, 1, 1), dtype, (16 * step, step, step, step))
-    y = graph.tanh(graph.convolution_forward(x, w, dnn.ConvolutionSpec(padding=1)) + operand)
-    graph.output("y", y, "float32", layout="NHWC")
-    reason = why_engine_is_wrong(7, graph, 91900)
-    is_wrong = dtype != "float32" and step > 1
-    assert (reason is not None) == is_wrong
-    assert not is_wrong or str(reason).startswith("it reads gaps of operand, whose type")
+@pytest.mark.parametrize("chain", ["sum", "tanh"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", [(1, 16, 1, 1), (2, 1, 3, 4), (2, 16, 3, 4), (1, 1, 1, 1)])
+def test_an_operand_with_gaps_behind_a_convolution_is_refused(shape, dtype, chain):
+    """Every engine of an H200 read the gaps; a single value has none."""
+    for step in (1, 3):
+        graph = dnn.Graph()
+        x = graph.input("x", (2, 8, 3, 4), "float32", layout="NHWC")
+        w = graph.input("w", (16, 8, 3, 3), "float32", layout="NHWC")
+        packed = dnn.TensorSpec(shape, dtype, "NHWC").strides
+        operand = graph.input("operand", shape, dtype, tuple(step * stride for stride in packed))
+        y = graph.convolution_forward(x, w, dnn.ConvolutionSpec(padding=1)) + operand
+        graph.output("y", graph.tanh(y) if chain == "tanh" else y, "float32", layout="NHWC")
+        is_wrong = step > 1 and shape != (1, 1, 1, 1)
+        assert ("reads gaps of operand" in str(why_wrong(graph))) == is_wrong
+
+
+def test_a_bias_with_gaps_is_refused(own_handle):
+    x, w = (own_handle.zeros(shape) for shape in ((2, 8, 5, 5), (16, 8, 3, 3)))
+    bias = own_handle.zeros(dnn.TensorSpec((1, 16, 1, 1), strides=(32, 2, 2, 2)))
+    conv = dnn.ConvolutionSpec()
+    with pytest.raises(
+        dnn.ArgumentError, match=r"bias has strides \(32, 2, 2, 2\); needed: a packed"
+    ):
+        dnn.convolution_bias_activation_forward(own_handle, x, w, bias, conv)
+    with pytest.raises(dnn.ArgumentError, match=r"bias has strides"):
+        dnn.convolution_forward(own_handle, x, w, conv, bias=bias)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.faults import why_wrong
 
 import cudnnlite as dnn
-from cudnnlite.graph.known_faults import why_wrong
 
 HEADS, MATRICES = (2, 2, 16, 32), (2, 16, 24)
 

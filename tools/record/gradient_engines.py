@@ -4,9 +4,9 @@
 
 Outputs and scratch memory are filled before each run, so that an engine that reads what nothing
 wrote is found.  A line is a group of cases: the graph, spatial axes, engine, whether padding is
-even, type, layout, whether `why_engine_is_wrong` knows the fault, how many of the cases
+even, type, layout, whether `faults.why_engine_is_wrong` knows the fault, how many of the cases
 were right, how many were not, and three of those.  The last line counts the wrong cases of which
-nothing is known: 0 where `known_faults` is complete.  Several parts may run
+nothing is known: 0 where `faults` is complete.  Several parts may run
 side by side.  The right results are PyTorch's.
 """
 
@@ -27,7 +27,7 @@ from cudnnlite.errors import CudnnError
 from cudnnlite.graph.convolution_formulas import convolution_data
 from cudnnlite.graph.engines import HEURISTICS, Configuration, named_by
 from cudnnlite.graph.execution_plan import ExecutionPlan
-from cudnnlite.graph.known_faults import why_engine_is_wrong
+from cudnnlite.graph.faults import why_engine_is_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from tools.record.layer_graphs import uploaded, values

@@ -6,7 +6,7 @@ The chains are alone, behind a convolution or behind a product, with operands of
 every attribute of ReLU, and with further outputs in their middle; attention has outputs in its
 middle, too.  For each graph every engine that the heuristics name runs once over poisoned outputs:
 "right" or "wrong" against formulas in float64, "refused", or "lost" if the device or the process
-ended.  The refusals of `known_faults` are left out.  OUT.json may have the rows of another version
+ended.  The refusals of `faults` are left out.  OUT.json may have the rows of another version
 of cuDNN, which are kept.
 """
 
@@ -29,10 +29,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.errors import CudnnError, DeviceLostError
+from cudnnlite.graph import faults
 from cudnnlite.graph.engines import Engine, configurations
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
 from cudnnlite.graph.tensor import GraphTensor
-from cudnnlite.plans import graph_plan
 from cudnnlite.specs.layout import CHANNELS_LAST
 from tools.record.support import upload
 
@@ -387,7 +388,7 @@ def engines_of(handle: dnn.Handle, graph: dnn.Graph) -> list[Engine]:
             native = lower(graph, handle, stack)
         except CudnnError:
             return []
-        for configuration in configurations(native, graph_plan.HEURISTICS_OF_PLANS, stack):
+        for configuration in configurations(native, HEURISTICS_OF_PLANS, stack):
             engines.setdefault(configuration.engine.index, configuration.engine)
     return [*engines.values()]
 
@@ -414,8 +415,7 @@ def run(handle: dnn.Handle, case: Case, engine: Engine) -> str:
 def _open(device: str) -> None:
     """Open the handle of a process, in which known faults are not refused."""
     global _handle
-    graph_plan.why_wrong = lambda graph: None
-    graph_plan.why_engine_is_wrong = lambda engine, graph, version: None
+    faults.FAULTS = ()
     _handle = dnn.Handle(device)
 
 

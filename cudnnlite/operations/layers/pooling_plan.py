@@ -10,7 +10,7 @@ from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType, PoolingMode
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.convolution_formulas import add_input, add_output
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.layer_faults import why_averages_over_padding_are_wrong
 from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.plans.graph_call import WayThroughGraph
 from cudnnlite.plans.graph_plan import plan_by_graph, plan_or_graph
@@ -59,7 +59,8 @@ def pooling_graph(problem: Problem) -> Graph:
     if not has_both:
         return _graph_in(problem, last if x.is_channels_last else first)
     graph = _graph_in(problem, first)
-    if why_wrong(graph) is not None and x.dtype in (DataType.FLOAT, DataType.HALF):
+    pools_wrongly = why_averages_over_padding_are_wrong(graph) is not None
+    if pools_wrongly and x.dtype in (DataType.FLOAT, DataType.HALF):
         return _graph_in(problem, last)
     return graph
 

@@ -11,7 +11,7 @@ from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.device_properties import parse_properties
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.faults import version_number, why_wrong
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned
 from cudnnlite.types import DeviceProperties
@@ -132,7 +132,7 @@ def ask_planner(
 
     ArgumentError for a graph that is never planned, before cuDNN is asked.
     """
-    if reason := why_wrong(subject.graph):
+    if reason := why_wrong(subject.graph, version_number(planner.version)):
         raise ArgumentError(reason)
     question = Question(subject.graph, properties.to_json(), subject.math_type, every)
     return Candidates(subject.text, properties, planner.version, planner.ask(question))

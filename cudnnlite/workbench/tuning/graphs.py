@@ -13,7 +13,7 @@ from cudnnlite import AlgorithmResult, AlgorithmTable, DeviceArray, Handle, Oper
 from cudnnlite.devices import arrays
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.known_faults import why_wrong
+from cudnnlite.graph.faults import why_wrong
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.graph.selection import candidates
@@ -92,7 +92,7 @@ def search_graph(
     Returns the best first by the policy's objective; candidates that cannot be used, or are
     excluded and did not run, come last.
     """
-    reason = why_wrong(problem.graph)
+    reason = why_wrong(problem.graph, handle.api.engine_version)
     if reason is not None:
         raise ArgumentError(reason)
     with own_stream(handle) as stream, ExitStack() as stack:

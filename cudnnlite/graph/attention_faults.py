@@ -1,0 +1,233 @@
+"""What cuDNN computes wrongly of attention, as conditions of `faults.FAULTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cudnnlite.enums import DataType
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.questions import (
+    behind_products,
+    has_bias_gradient,
+    operand,
+    products_of,
+)
+from cudnnlite.graph.records import Shape
+
+MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+_MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
+_MASK_PREFIXES = ("CMP_", "LOGICAL_")
+_LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
+# Masks of attention by their operations, of which ADD and SUB have the type of their result.
+_RIGHT_MASKS = frozenset(
+    {
+        _LENGTHS_MASK,
+        ("GEN_INDEX", "GEN_INDEX", "CMP_GE", "BINARY_SELECT"),  # causal
+        ("GEN_INDEX", "GEN_INDEX", "ADD FLOAT", "CMP_GT", "BINARY_SELECT"),  # a window
+        # causal, up to the last step of keys instead of the first
+        (*("GEN_INDEX", "GEN_INDEX", "ADD INT32", "SUB INT32", "CMP_GE", "BINARY_SELECT"),),
+    }
+)
+
+
+def why_outputs_are_unwritten(graph: GraphData) -> str | None:
+    """Return why a graph of attention may not write what other operations of it read, or None.
+
+    The engines leave such an output unwritten, and one of them computes a wrong result beside it.
+    Right are the sums of rows before the products of gradients, and sums that IDENTITY alone
+    reads.
+    """
+    computed = behind_products(graph)
+    in_the_middle = None
+    for node in graph.nodes:
+        if dict(node.attributes).get("mode") == "IDENTITY":
+            continue
+        for number in node.read_numbers:
+            if number in computed and graph.tensors[number].name:
+                in_the_middle = graph.tensors[number].name
+    if in_the_middle is None:
+        return None
+    return (
+        f"cuDNN leaves the output {in_the_middle} of attention unwritten, because other "
+        "operations read it; compute it by a graph of its own"
+    )
+
+
+def why_no_softmax(graph: GraphData) -> str | None:
+    """Return why a product of a product would be wrong, or None if it is a softmax's."""
+    if any(dict(node.attributes).get("mode") == "EXP" for node in graph.nodes):
+        return None
+    return (
+        "cuDNN has engines for a product of a product as attention alone, with a softmax between "
+        "them, and an engine computes others wrongly"
+    )
+
+
+def why_heads_are_not_packed(graph: GraphData) -> str | None:
+    """Return which operand or output has heads with gaps, or None."""
+    first, *others = products_of(graph)
+    queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
+    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    if queries is None or keys is None:
+        return None
+    fault = why_strides_end_the_process(
+        queries.strides, keys.strides, None if values is None else values.strides
+    )
+    if fault is not None:
+        return fault
+    for record in graph.outputs.values():
+        if record.shape[-1] > 1 and record.strides[-1] != 1:
+            return (
+                f"cuDNN ends the process, or the CUDA context, where {record.name} has another "
+                f"stride than 1 along its last axis; its strides are {record.strides}: give an "
+                "array with packed rows"
+            )
+    return None
+
+
+def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) -> str | None:
+    """Return why a graph of attention may not have such strides, or None.
+
+    The heuristics read beyond their memory where a head is not packed.
+    """
+    packed = {"q": q[-1], "k": k_transposed[-2], "v": 1 if v is None else v[-1]}
+    for name, step in packed.items():
+        if step != 1:
+            return (
+                "cuDNN ends the process where the size of a head has another stride than 1; that "
+                f"of {name} has {step}"
+            )
+    return None
+
+
+def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
+    """Return why gradients of attention would be wrong beside a bias, or None.
+
+    A bias of one step of queries is right in the forward pass alone.
+    """
+    if len(products_of(graph)) <= 2:
+        return None
+    for node in graph.nodes:
+        if dict(node.attributes).get("mode") != "ADD":
+            continue
+        scores = graph.tensors[node.written_numbers[0]]
+        for number in node.read_numbers:
+            bias = graph.tensors[number]
+            if bias.name and bias.value is None and bias.shape[-2] != scores.shape[-2]:
+                return (
+                    f"{bias.name} has shape {bias.shape}; needed: {scores.shape[-2]} on axis -2, "
+                    "because cuDNN computes gradients of attention wrongly beside a bias that the "
+                    "steps of q share"
+                )
+    return None
+
+
+def why_a_mask_is_wrong(graph: GraphData) -> str | None:
+    """Return why the masks of a graph would be computed wrongly, or None."""
+    has_lengths = all(len(dict(node.reads)) > 2 for node in products_of(graph))
+    return why_masks_are_wrong(list(_mask_labels(graph)), has_lengths=has_lengths)
+
+
+def why_masks_are_wrong(labels: Sequence[str], *, has_lengths: bool) -> str | None:
+    """Return why the masks of an attention would be computed wrongly, or None.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        The operations of all masks in order, as `_RIGHT_MASKS` has them.
+    has_lengths : bool
+        Whether the products take lengths of sequences.
+    """
+    mask: list[str] = []
+    for label in labels:
+        mask.append(label)
+        if label != "BINARY_SELECT":
+            continue
+        operations, mask = tuple(mask), []
+        if "GEN_INDEX" not in operations:
+            continue
+        if operations not in _RIGHT_MASKS:
+            return (
+                f"cuDNN computes attention wrongly with the mask {', '.join(operations)}; right "
+                "ones are those of Graph.causal, Graph.window and Graph.within_lengths, and any "
+                "that is added as a bias"
+            )
+        if operations == _LENGTHS_MASK and not has_lengths:
+            return (
+                "cuDNN computes attention wrongly where a mask has lengths of sequences that the "
+                "products lack: give Graph.matmul m_lengths, n_lengths and k_lengths"
+            )
+    return None
+
+
+def is_mask_mode(mode: str) -> bool:
+    """Whether pointwise operations of a mode compute or apply a mask."""
+    return mode in _MASK_MODES or mode.startswith(_MASK_PREFIXES)
+
+
+def _mask_labels(graph: GraphData) -> Iterator[str]:
+    """Yield the operations that compute and apply masks."""
+    for node in graph.nodes:
+        mode = dict(node.attributes).get("mode", "")
+        x = operand(graph, node, "xdesc")
+        if node.kind != "POINTWISE" or x is None:
+            continue
+        if is_mask_mode(mode):
+            yield mode
+        elif x.dtype == DataType.INT32:
+            result = graph.tensors[node.written_numbers[0]]
+            yield f"{mode} {result.dtype.name}"
+
+
+def why_float32_is_wrong(graph: GraphData) -> str | None:
+    """Return why an attention in float32 would be wrong, or None."""
+    first, *others = products_of(graph)
+    queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
+    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    if queries is None or keys is None or values is None or values.dtype != DataType.FLOAT:
+        return None
+    return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
+
+
+def why_float32_attention_is_wrong(q: Shape, k_transposed: Shape, v: Shape) -> str | None:
+    """Return why attention of these shapes in float32 would be wrong, or None.
+
+    Heads that are too large were found by their numbers.  One query whose heads share those of the
+    keys leaves some of its output unwritten.
+    """
+    if max(k_transposed[-2], v[-1]) > MAX_FLOAT32_HEAD:
+        return (
+            f"cuDNN computes attention in float32 wrongly where a head is larger than "
+            f"{MAX_FLOAT32_HEAD}; float16 and bfloat16 are right"
+        )
+    is_grouped = len(q) == 4 and q[1] != k_transposed[1]
+    if q[-2] == 1 and is_grouped:
+        return (
+            "cuDNN computes attention of one query in float32 wrongly where heads of q share one "
+            "of k; float16 and bfloat16 are right, and two queries are"
+        )
+    return None
+
+
+def why_keys_are_wrong(graph: GraphData) -> str | None:
+    """Return why k may not have such strides where attention has the gradient of its bias.
+
+    The kernel that multiplies the gradient of the scores by k takes k for a packed array: of one
+    step too, where the heads are no neighbours.
+    """
+    products = products_of(graph)
+    k_transposed = operand(graph, products[0], "bdesc")
+    if len(products) <= 2 or k_transposed is None or not has_bias_gradient(graph):
+        return None
+    size, steps = k_transposed.shape[-2:]
+    axis, step = "steps", k_transposed.strides[-1]
+    if steps == 1:
+        axes = zip(k_transposed.shape[:-2], k_transposed.strides[:-2], strict=True)
+        axis, step = "heads", min((stride for n, stride in axes if n > 1), default=size)
+    if step == size:
+        return None
+    return (
+        f"cuDNN computes the gradient dq wrongly beside that of a bias where the {axis} of "
+        f"{k_transposed.name} are no neighbours in memory: they are {step} elements apart, needed: "
+        f"{size}; give a packed array"
+    )

@@ -1,0 +1,346 @@
+"""What cuDNN computes wrongly, as data: which versions, which operations or engines, what was seen.
+
+The library reports success, so a graph with a fault is refused before the library is asked, and an
+engine with a fault is passed over.  `tests/device/test_faults.py` runs each fault's graphs with the
+fault's own rule off, in processes that may die, and compares the outcome with `Fault.seen`.
+All were seen on an H100 or an H200, compute capability 9.0, and are taken to hold on other GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import NamedTuple
+
+from cudnnlite._raw.library import format_version
+from cudnnlite.graph import (
+    attention_faults,
+    chain_faults,
+    engine_faults,
+    layer_faults,
+    operand_strides,
+    operand_types,
+)
+from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.questions import is_attention
+
+_ATTENTION = "attention"
+_ALL_BUT_BUILT_IN = range(1, 1000)  # engine 0 has its epilogues built in
+RIGHT = "right"
+
+
+class Fault(NamedTuple):
+    """What cuDNN computes wrongly.
+
+    Attributes
+    ----------
+    name : str
+        A name of its own.
+    operation : str
+        The operation of the graphs that may have it, or "attention"; empty for all.
+    why : callable
+        Returns the reason why a graph has it, for messages, or None.
+    seen : mapping of str to str
+        By cuDNN's version: "right", or what happened instead: "wrong" numbers, "fails" with an
+        error of cuDNN, the "context" is lost, the "process" ends.
+    engines : container of int, optional
+        The engines that have it, by their numbers, which are passed over.  If it is None all have
+        it, and the graph is refused.
+    """
+
+    name: str
+    operation: str
+    why: Callable[[GraphData], str | None]
+    seen: Mapping[str, str]
+    engines: Container[int] | None = None
+
+    def is_in(self, version: int) -> bool:
+        """Whether a version of cuDNN has the fault, or may have it.
+
+        It may if nobody tried it, and a tried version before or behind it has the fault.
+        """
+        tried = {version_number(text): outcome for text, outcome in self.seen.items()}
+        if version in tried:
+            return tried[version] != RIGHT
+        before = max((number for number in tried if number < version), default=None)
+        behind = min((number for number in tried if number > version), default=None)
+        return any(tried[number] != RIGHT for number in (before, behind) if number is not None)
+
+    def reason(self, graph: GraphData, version: int) -> str | None:
+        """Return why a graph has the fault with a version of cuDNN, or None."""
+        if not self.is_in(version):
+            return None
+        why = self.why(graph)
+        if why is None or version in map(version_number, self.seen):
+            return why
+        seen = " and ".join(text for text, outcome in self.seen.items() if outcome != RIGHT)
+        return f"{why} (seen with cuDNN {seen}; nobody tried {format_version(version)})"
+
+
+def _wrong(*versions: str) -> dict[str, str]:
+    return dict.fromkeys(versions, "wrong")
+
+
+BOTH = ("9.19.0", "9.28.0")
+FAULTS: tuple[Fault, ...] = (
+    # ---- pooling and normalisations
+    Fault("indices", "RESAMPLE_FWD", layer_faults.why_no_indices, _wrong("9.19.0")),
+    Fault(
+        "gradient of maxima, channels last",
+        "RESAMPLE_BWD",
+        layer_faults.why_gradient_of_maxima_ends_the_process,
+        {"9.19.0": "process"},
+    ),
+    Fault(
+        "gradient of maxima, strides of dx",
+        "RESAMPLE_BWD",
+        layer_faults.why_gradient_of_maxima_is_misplaced,
+        _wrong("9.19.0"),
+    ),
+    Fault(
+        "gradient of maxima, gaps",
+        "RESAMPLE_BWD",
+        layer_faults.why_gradient_of_maxima_reads_gaps,
+        _wrong("9.19.0"),
+    ),
+    Fault(
+        "pooling of bfloat16",
+        "RESAMPLE_FWD",
+        layer_faults.why_bfloat16_is_pooled_wrongly,
+        _wrong("9.19.0"),
+    ),
+    Fault(
+        "averages over padding",
+        "",
+        layer_faults.why_averages_over_padding_are_wrong,
+        _wrong("9.19.0"),
+    ),
+    Fault(
+        "parameters of a normalisation",
+        "",
+        layer_faults.why_normalization_is_wrong,
+        _wrong("9.19.0"),
+    ),
+    # ---- pointwise operations
+    Fault(
+        "gradient behind a normalisation",
+        "NORM_FORWARD",
+        chain_faults.why_gradient_behind_normalization_ends_the_process,
+        {"9.19.0": "process"},
+    ),
+    Fault(
+        "sum behind a convolution",
+        "CONVOLUTION_FORWARD",
+        chain_faults.why_sum_behind_convolution_is_wrong,
+        {"9.19.0": "fails"},
+    ),
+    Fault("slope of ReLU", "POINTWISE", chain_faults.why_a_relu_is_wrong, _wrong("9.19.0")),
+    Fault(
+        "shape behind a convolution",
+        "CONVOLUTION_FORWARD",
+        chain_faults.why_a_shape_behind_convolution_is_wrong,
+        _wrong("9.19.0"),
+    ),
+    Fault(
+        "shape of a pointwise operand",
+        "POINTWISE",
+        chain_faults.why_a_shape_alone_is_wrong,
+        _wrong("9.19.0"),
+    ),
+    # ---- attention
+    Fault(
+        "outputs within attention",
+        _ATTENTION,
+        attention_faults.why_outputs_are_unwritten,
+        _wrong("9.19.0"),
+    ),
+    # ---- all
+    Fault("data types", "", operand_types.why_types_are_wrong, _wrong(*BOTH)),
+    # ---- attention
+    Fault("no softmax", _ATTENTION, attention_faults.why_no_softmax, _wrong(*BOTH)),
+    Fault(
+        "heads with gaps",
+        _ATTENTION,
+        attention_faults.why_heads_are_not_packed,
+        {"9.19.0": "process"},
+    ),
+    Fault(
+        "bias that steps share",
+        _ATTENTION,
+        attention_faults.why_shared_bias_is_wrong,
+        _wrong("9.19.0"),
+    ),
+    Fault("masks", _ATTENTION, attention_faults.why_a_mask_is_wrong, _wrong("9.19.0")),
+    Fault(
+        "attention in float32", _ATTENTION, attention_faults.why_float32_is_wrong, _wrong("9.19.0")
+    ),
+    Fault("keys beside a bias", _ATTENTION, attention_faults.why_keys_are_wrong, _wrong("9.19.0")),
+    # ---- strides
+    Fault("matrices", "MATMUL", operand_strides.why_matrices_are_wrong, _wrong("9.19.0")),
+    Fault("pixels", "POINTWISE", operand_strides.why_pixels_are_wrong, _wrong("9.19.0")),
+    Fault(
+        "rows behind a normalisation",
+        "NORM_FORWARD",
+        operand_strides.why_rows_are_wrong,
+        {"9.19.0": "context"},
+    ),
+    Fault(
+        "gaps behind a convolution",
+        "CONVOLUTION_FORWARD",
+        operand_strides.why_gaps_behind_convolution_are_read,
+        _wrong("9.19.0"),
+    ),
+    # ---- engines
+    Fault(
+        "variance of rows",
+        "NORM_FORWARD",
+        engine_faults.why_variance_is_wrong,
+        {"9.19.0": RIGHT, "9.28.0": "wrong"},
+        frozenset({3, 4, 5, 6}),
+    ),
+    Fault(
+        "default stream",
+        "NORM_BACKWARD",
+        engine_faults.why_stream_is_ignored,
+        _wrong("9.19.0"),
+        frozenset({0}),
+    ),
+    Fault(
+        "float32 to a narrow result",
+        "MATMUL",
+        engine_faults.why_float32_is_not_narrowed,
+        _wrong("9.19.0"),
+        frozenset({0}),
+    ),
+    Fault(
+        "clips behind a product",
+        "MATMUL",
+        engine_faults.why_clips_are_ignored,
+        _wrong("9.19.0"),
+        frozenset({0}),
+    ),
+    Fault(
+        "one bias for all matrices",
+        "MATMUL",
+        engine_faults.why_one_bias_is_taken_for_all,
+        _wrong("9.19.0"),
+        frozenset({0}),
+    ),
+    Fault(
+        "result of one column",
+        "MATMUL",
+        engine_faults.why_a_column_is_not_written,
+        _wrong("9.19.0"),
+        frozenset({4}),
+    ),
+    Fault(
+        "misaligned rows",
+        "MATMUL",
+        engine_faults.why_rows_are_misaligned,
+        _wrong("9.19.0"),
+        frozenset({2}),
+    ),
+    Fault(
+        "tanh behind a convolution",
+        "CONVOLUTION_FORWARD",
+        engine_faults.why_tanh_is_wrong,
+        _wrong("9.19.0"),
+        frozenset({0}),
+    ),
+    Fault(
+        "gradient behind a convolution",
+        "CONVOLUTION_FORWARD",
+        engine_faults.why_gradients_of_activations_are_wrong,
+        _wrong("9.19.0"),
+        frozenset({8}),
+    ),
+    Fault(
+        "images behind a convolution",
+        "CONVOLUTION_FORWARD",
+        operand_strides.why_images_are_wrong,
+        _wrong("9.19.0"),
+        _ALL_BUT_BUILT_IN,
+    ),
+    Fault(
+        "uneven padding",
+        "CONVOLUTION_FORWARD",
+        engine_faults.why_uneven_padding_is_wrong,
+        _wrong("9.19.0"),
+        frozenset({5}),
+    ),
+    Fault(
+        "uneven padding, dx",
+        "CONVOLUTION_BACKWARD_DATA",
+        engine_faults.why_uneven_padding_is_wrong,
+        _wrong("9.19.0"),
+        frozenset({6, 50}),
+    ),
+    Fault(
+        "uneven padding, dw",
+        "CONVOLUTION_BACKWARD_FILTER",
+        engine_faults.why_uneven_padding_is_wrong,
+        _wrong("9.19.0"),
+        frozenset({1, 16, 18, 20}),
+    ),
+    Fault(
+        "gradient of one axis",
+        "CONVOLUTION_BACKWARD_FILTER",
+        engine_faults.why_lines_are_wrong,
+        _wrong("9.19.0"),
+        frozenset({4}),
+    ),
+    Fault(
+        "unwritten scratch",
+        "CONVOLUTION_FORWARD",
+        engine_faults.why_scratch_is_read_unwritten,
+        _wrong("9.19.0"),
+        frozenset({72}),
+    ),
+    Fault(
+        "unwritten scratch, dx",
+        "CONVOLUTION_BACKWARD_DATA",
+        engine_faults.why_scratch_is_read_unwritten,
+        _wrong("9.19.0"),
+        frozenset({78}),
+    ),
+    Fault(
+        "unwritten scratch, dw",
+        "CONVOLUTION_BACKWARD_FILTER",
+        engine_faults.why_scratch_is_read_unwritten,
+        _wrong("9.19.0"),
+        frozenset({70}),
+    ),
+    Fault(
+        "alpha of dw",
+        "CONVOLUTION_BACKWARD_FILTER",
+        engine_faults.why_alpha_comes_too_late,
+        _wrong("9.19.0"),
+        frozenset({37, 39}),
+    ),
+)
+
+
+def why_wrong(graph: GraphData, version: int) -> str | None:
+    """Return why every engine of a version would compute a graph wrongly, or None."""
+    return _first_reason((fault for fault in FAULTS if fault.engines is None), graph, version)
+
+
+def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | None:
+    """Return why an engine of a version of cuDNN would compute a graph wrongly, or None."""
+    known = (fault for fault in FAULTS if fault.engines is not None and engine in fault.engines)
+    return _first_reason(known, graph, version)
+
+
+def _first_reason(faults: Iterator[Fault], graph: GraphData, version: int) -> str | None:
+    operations = {_ATTENTION} if is_attention(graph) else {node.kind for node in graph.nodes}
+    for fault in faults:
+        if not fault.operation or fault.operation in operations:
+            reason = fault.reason(graph, version)
+            if reason is not None:
+                return reason
+    return None
+
+
+def version_number(text: str) -> int:
+    """Return "9.28.0" as cudnnGetVersion returns it, 92800."""
+    major, minor, patch = map(int, text.split("."))
+    return major * 10000 + minor * 100 + patch
