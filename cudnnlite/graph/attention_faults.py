@@ -9,6 +9,7 @@ from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
     behind_products,
     has_bias_gradient,
+    in_memory,
     operand,
     products_of,
 )
@@ -64,7 +65,7 @@ def why_no_softmax(graph: GraphData) -> str | None:
 
 
 def why_heads_are_not_packed(graph: GraphData) -> str | None:
-    """Return which operand or output has heads with gaps, or None."""
+    """Return which operand or output has heads, or rows of a bias, with gaps, or None."""
     first, *others = products_of(graph)
     queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
     values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
@@ -75,7 +76,9 @@ def why_heads_are_not_packed(graph: GraphData) -> str | None:
     )
     if fault is not None:
         return fault
-    for record in graph.outputs.values():
+    scores = (node for node in graph.nodes if node.kind == "POINTWISE")
+    added = [record for node in scores for record in in_memory(graph, node.read_numbers)]
+    for record in (*added, *graph.outputs.values()):
         if record.shape[-1] > 1 and record.strides[-1] != 1:
             return (
                 f"cuDNN ends the process, or the CUDA context, where {record.name} has another "
@@ -98,6 +101,44 @@ def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) 
                 f"of {name} has {step}"
             )
     return None
+
+
+def why_subtractions_are_missing(graph: GraphData) -> str | None:
+    """Return why gradients of attention would end the process, or None.
+
+    The heuristics do so where the scores are not reduced by the statistics, or their gradient not
+    by the sums of rows.
+    """
+    if len(products_of(graph)) <= 2:
+        return None
+    labels = [label for label, is_mask in _labels(graph) if not is_mask]
+    if labels.count("SUB") >= 2:
+        return None
+    return (
+        "cuDNN ends the process where gradients of attention lack the subtraction of the "
+        "statistics, or of the sums of rows; dnn.scaled_dot_product_attention_backward.graph has "
+        "both"
+    )
+
+
+def _labels(graph: GraphData) -> Iterator[tuple[str, bool]]:
+    """Yield each operation's name, and whether it belongs to a mask.
+
+    Pointwise operations have the name of their mode, reductions that of their operator.
+    """
+    for node in graph.nodes:
+        attributes = dict(node.attributes)
+        mode = str(attributes.get("mode", ""))
+        if node.kind == "REDUCTION":
+            yield f"REDUCE_{attributes['operator']}", False
+        elif node.kind != "POINTWISE":
+            yield node.kind, False
+        else:
+            x = operand(graph, node, "xdesc")
+            is_of_integers = x is not None and x.dtype == DataType.INT32
+            result = graph.tensors[node.written_numbers[0]]
+            label = f"{mode} {result.dtype.name}" if is_of_integers else mode
+            yield (mode, True) if is_mask_mode(mode) else (label, is_of_integers)
 
 
 def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
@@ -125,7 +166,8 @@ def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
 def why_a_mask_is_wrong(graph: GraphData) -> str | None:
     """Return why the masks of a graph would be computed wrongly, or None."""
     has_lengths = all(len(dict(node.reads)) > 2 for node in products_of(graph))
-    return why_masks_are_wrong(list(_mask_labels(graph)), has_lengths=has_lengths)
+    masks = [label for label, is_mask in _labels(graph) if is_mask]
+    return why_masks_are_wrong(masks, has_lengths=has_lengths)
 
 
 def why_masks_are_wrong(labels: Sequence[str], *, has_lengths: bool) -> str | None:
@@ -163,20 +205,6 @@ def why_masks_are_wrong(labels: Sequence[str], *, has_lengths: bool) -> str | No
 def is_mask_mode(mode: str) -> bool:
     """Whether pointwise operations of a mode compute or apply a mask."""
     return mode in _MASK_MODES or mode.startswith(_MASK_PREFIXES)
-
-
-def _mask_labels(graph: GraphData) -> Iterator[str]:
-    """Yield the operations that compute and apply masks."""
-    for node in graph.nodes:
-        mode = dict(node.attributes).get("mode", "")
-        x = operand(graph, node, "xdesc")
-        if node.kind != "POINTWISE" or x is None:
-            continue
-        if is_mask_mode(mode):
-            yield mode
-        elif x.dtype == DataType.INT32:
-            result = graph.tensors[node.written_numbers[0]]
-            yield f"{mode} {result.dtype.name}"
 
 
 def why_float32_is_wrong(graph: GraphData) -> str | None:

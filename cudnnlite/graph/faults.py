@@ -164,6 +164,12 @@ FAULTS: tuple[Fault, ...] = (
         {"9.19.0": "process"},
     ),
     Fault(
+        "missing subtractions",
+        _ATTENTION,
+        attention_faults.why_subtractions_are_missing,
+        {"9.19.0": "process"},
+    ),
+    Fault(
         "bias that steps share",
         _ATTENTION,
         attention_faults.why_shared_bias_is_wrong,

@@ -133,11 +133,7 @@ def is_packed_matrix(shape: Shape, strides: Shape, *, is_result: bool) -> bool:
 
 
 def why_matrices_are_wrong(graph: GraphData) -> str | None:
-    """Return which operand behind a product, or which result, has no packed rows or columns.
-
-    Of an operand with one value for each of several matrices of one value, a kernel took the first
-    for all (90:64019, engine 7).
-    """
+    """Return which operand behind a product, or which result, has no packed rows or columns."""
     behind = behind_products(graph)
     for node in graph.nodes:
         is_behind = not behind.isdisjoint(node.read_numbers)
@@ -146,12 +142,6 @@ def why_matrices_are_wrong(graph: GraphData) -> str | None:
         for numbers, is_result in ((operands, False), (results, True)):
             for record in in_memory(graph, numbers):
                 is_matrix = len(record.shape) > 1
-                has_one_value = prod(graph.tensors[node.written_numbers[0]].shape[-2:]) == 1
-                if not is_result and has_one_value and prod(record.shape) > 1:
-                    return (
-                        f"cuDNN takes the first value of {record.name} for all matrices of one "
-                        f"value; its shape is {record.shape}: add it by a call of its own"
-                    )
                 if is_matrix and not is_packed_matrix(
                     record.shape, record.strides, is_result=is_result
                 ):

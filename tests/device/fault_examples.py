@@ -34,6 +34,7 @@ from cudnnlite.errors import CudnnError, DeviceLostError
 from cudnnlite.graph import faults
 from cudnnlite.graph.engines import HEURISTICS, Engine, configurations
 from cudnnlite.graph.lowering import lower
+from cudnnlite.graph.nearest import changes
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.graphs import data_of
 from device.problems import busy, fill_scratch, poisoned, upload
@@ -178,20 +179,20 @@ def _() -> Example:
     return o.example(y=y, indices=np.stack(places, -1).reshape(y.shape))
 
 
-def maxima_gradient(layout: str, of_dx: str, step: int) -> Example:
+def maxima_gradient(layout: str, step_of_dx: int, step: int) -> Example:
     o = Operands()
     x, host = o.add("x", IMAGES, layout=layout)
     y_host = pooled(host, (2, 2), EVEN, "MAXPOOL")
     y, _ = o.add("y", y_host.shape, layout=layout, host=y_host)
     dy, dy_host = o.add("dy", y_host.shape, "float16", steps(y_host.shape, layout, step))
     dx = o.graph.resample_backward("MAXPOOL", dy, IMAGES, x=x, y=y, **MAXIMA)
-    o.graph.output("dx", dx, "float16", layout=of_dx)
+    o.graph.output("dx", dx, "float16", steps(IMAGES, layout, step_of_dx))
     return o.example(dx=pooling_gradient(host, dy_host, (2, 2), EVEN, "MAXPOOL"))
 
 
-shows("gradient of maxima, channels last")(lambda: maxima_gradient(NHWC, NHWC, 1))
-shows("gradient of maxima, strides of dx")(lambda: maxima_gradient("NCHW", NHWC, 1))
-shows("gradient of maxima, gaps")(lambda: maxima_gradient("NCHW", "NCHW", 2))
+shows("gradient of maxima, channels last")(lambda: maxima_gradient(NHWC, 1, 1))
+shows("gradient of maxima, strides of dx")(lambda: maxima_gradient("NCHW", 2, 1))
+shows("gradient of maxima, gaps")(lambda: maxima_gradient("NCHW", 1, 2))
 
 
 def averages(dtype: str, layout: str, channels: int, forward: bool) -> Example:
@@ -231,27 +232,34 @@ def _() -> Example:
 @shows("gradient behind a normalisation", mode=("RELU_BWD", "TANH_BWD"))
 def _(mode: str) -> Example:
     o = Operands()
-    (x, host), (dy, of_dy) = (o.add(name, (2, 24, 1, 1)) for name in ("x", "dy"))
-    scale, of_scale = o.add("scale", (1, 24, 1, 1), "float32")
+    (x, host), (dy, of_dy) = (o.add(name, (6, 64, 1, 1), "float32") for name in ("x", "dy"))
+    scale, of_scale = o.add("scale", (1, 64, 1, 1), "float32")
     y = o.graph.normalization_forward("RMS", x, scale, epsilon=1e-3).y
-    o.graph.output("dx", o.graph.pointwise(mode, dy, y), "float16")
+    o.graph.output("dx", o.graph.pointwise(mode, y, dy), "float32")
     inner = normalization(host, of_scale, 0.0, (1, 2, 3), centered=False)[0]
     slope = inner > 0 if mode == "RELU_BWD" else 1 - np.tanh(inner) ** 2
     return o.example(dx=of_dy * slope)
 
 
-@shows("rows behind a normalisation")
-def _() -> Example:
+@shows("rows behind a normalisation", chain=("SUB", "MUL", "SUB RELU", "DIV TANH"))
+def _(chain: str) -> Example:
     o = Operands()
-    x, host = o.add("x", (4, 32, 1, 1), "float32")
+    x, host = o.add("x", (6, 64, 1, 1), "float32")
     (scale, of_scale), (bias, of_bias) = (
-        o.add(name, (1, 32, 1, 1), "float32") for name in ("scale", "bias")
+        o.add(name, (1, 64, 1, 1), "float32") for name in ("scale", "bias")
     )
-    b, of_b = o.add("b", (4, 32, 1, 1), "float32", (32, 1, 32, 32))
+    b, of_b = o.add("b", (6, 64, 1, 1), "float32", (64, 1, 64, 64))
     y = o.graph.normalization_forward("LAYER", x, scale, bias, epsilon=1e-3).y
-    o.graph.output("y", y - b, "float32")
     inner = normalization(host, of_scale, of_bias, (1, 2, 3), centered=True)[0]
-    return o.example(y=inner - of_b)
+    mode, *others = chain.split()
+    y = o.graph.pointwise(mode, y, b)
+    values = {"SUB": inner - of_b, "MUL": inner * of_b, "DIV": inner / of_b}[mode]
+    if others == ["RELU"]:
+        y, values = o.graph.relu(y), np.maximum(values, 0)
+    elif others:
+        y, values = o.graph.tanh(y), np.tanh(values)
+    o.graph.output("y", y, "float32")
+    return o.example(y=values)
 
 
 @shows("variance of rows", training=(False, True))
@@ -319,15 +327,19 @@ def forward(
     return o.example(o=result)
 
 
-def backward(
-    k: dnn.TensorSpec, bias: tuple[int, ...], dtype: str = "float16", **options: Any
-) -> Example:
+def backward(k: dnn.TensorSpec, bias: tuple[int, ...], **options: Any) -> Example:
     batch, heads, _, size = k.shape
-    q, stats = dnn.TensorSpec((batch, heads, 9, size), dtype), (batch, heads, 9, 1)
-    v = dnn.TensorSpec(k.shape, dtype)
-    of_bias = dnn.TensorSpec(bias, dtype)
+    q, stats = dnn.TensorSpec((batch, heads, 9, size), "float16"), (batch, heads, 9, 1)
+    v = dnn.TensorSpec(k.shape, "float16")
     graph = dnn.scaled_dot_product_attention_backward.graph(
-        q, k, v, q, q, dnn.TensorSpec(stats, "float32"), bias=of_bias, **options
+        q,
+        k,
+        v,
+        q,
+        q,
+        dnn.TensorSpec(stats, "float32"),
+        bias=dnn.TensorSpec(bias, "float16"),
+        **options,
     )
     o = drawn(graph)
     hosts = [o.values[name] for name in ("q", "k", "v", "do")]
@@ -344,6 +356,16 @@ shows("heads with gaps")(
         dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec(HEADS, "float16"), steps(HEADS, by=2)
     )
 )
+
+
+@shows("missing subtractions")
+def _() -> Example:
+    q, stats = dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec((*HEADS[:3], 1))
+    graph = dnn.scaled_dot_product_attention_backward.graph(q, q, q, q, q, stats)
+    without = {change.description: change.graph for change in changes(graph)}["without SUB"]
+    return Operands(dnn.Graph.from_plain(without.to_plain())).example()
+
+
 shows("bias that steps share")(
     lambda: backward(dnn.TensorSpec((2, 2, 8, 16), "float16"), (2, 2, 1, 8))
 )
@@ -360,7 +382,24 @@ shows("attention in float32")(
 )
 
 
-def by_hand(mask: bool, output: str, of_q: tuple[int, ...] | None = None) -> Example:
+def masked(o: Operands, mask: str, scores: GraphTensor) -> tuple[GraphTensor, Array]:
+    """Return scores of which some are masked, and which are not."""
+    g = o.graph
+    i, j = np.indices((16, 16))
+    if mask == "lengths":  # which the products lack
+        lengths = np.array([16, 5.0]).reshape(2, 1, 1, 1)
+        of_rows, _ = o.add("rows", (2, 1, 1, 1), "int32", host=np.full((2, 1, 1, 1), 16.0))
+        of_columns, _ = o.add("columns", (2, 1, 1, 1), "int32", host=lengths)
+        return g.within_lengths(scores, of_rows, of_columns, -1e30), j < lengths
+    rows, columns = g.index(scores, 2), g.index(scores, 3)
+    kept, of_kept = {
+        "after": lambda: (g.pointwise("CMP_LE", rows, columns), i <= j),
+        "difference": lambda: (g.pointwise("CMP_LT", rows - columns, 3), i - j < 3),
+    }[mask]()
+    return g.where(kept, scores, -1e30), of_kept
+
+
+def by_hand(mask: str, output: str, of_q: tuple[int, ...] | None = None) -> Example:
     """Return an attention from its operations: with a mask from a row's end, or another output."""
     o = Operands()
     q, queries = o.add("q", HEADS, strides=of_q)
@@ -370,9 +409,8 @@ def by_hand(mask: bool, output: str, of_q: tuple[int, ...] | None = None) -> Exa
     scores = g.matmul(q, k)
     of_scores = queries @ of_k
     if mask:
-        rows, columns = g.index(scores, 2), g.index(scores, 3)
-        scores = g.where(g.pointwise("CMP_LE", rows, columns), scores, -1e30)
-        of_scores = np.where(np.arange(16)[:, None] <= np.arange(16), of_scores, -1e30)
+        scores, kept = masked(o, mask, scores)
+        of_scores = np.where(kept, of_scores, -1e30)
     expected = {}
     if output:
         g.output(output, scores, "float32")
@@ -383,18 +421,23 @@ def by_hand(mask: bool, output: str, of_q: tuple[int, ...] | None = None) -> Exa
     return o.example(o=powers / powers.sum(-1, keepdims=True) @ of_v, **expected)
 
 
-shows("outputs within attention")(lambda: by_hand(False, "scores"))
-shows("masks")(lambda: by_hand(True, ""))
-shows("heads with gaps")(lambda: by_hand(False, "", steps(HEADS, by=2)))
+shows("outputs within attention")(lambda: by_hand("", "scores"))
+shows("masks", mask=("after", "difference", "lengths"))(lambda mask: by_hand(mask, ""))
+shows("heads with gaps")(lambda: by_hand("", "", steps(HEADS, by=2)))
 
 
-@shows("no softmax", dtype=("float16", "bfloat16"))
-def _(dtype: str) -> Example:
+@shows("no softmax", function=("", "RELU", "scale"))
+def _(function: str) -> Example:
     o = Operands()
-    (a, of_a), (c, of_c) = (o.add(name, HEADS, dtype) for name in "ac")
-    b, of_b = o.add("b", (2, 2, 32, 16), dtype)
-    o.graph.output("y", o.graph.matmul(o.graph.matmul(a, b, dtype=dtype), c), dtype)
-    return o.example(y=of_a @ of_b @ of_c)
+    (a, of_a), (c, of_c) = (o.add(name, HEADS) for name in "ac")
+    b, of_b = o.add("b", (2, 2, 32, 16), strides=(1024, 512, 1, 32))
+    inner, values = o.graph.matmul(a, b), of_a @ of_b
+    if function == "RELU":
+        inner, values = o.graph.relu(inner), np.maximum(values, 0)
+    elif function:
+        inner, values = inner * 0.25, values * 0.25
+    o.graph.output("y", o.graph.matmul(o.graph.identity(inner, "float16"), c), "float16")
+    return o.example(y=values @ of_c)
 
 
 # ------------------------------------------------------------- pointwise operations
@@ -430,13 +473,22 @@ def _(shape: tuple[int, ...]) -> Example:
     return o.example(y=host + of_b)
 
 
-@shows("pixels", strides=(steps((2, 16, 5, 7), NHWC, 2), (560, 1, 16, 80)))
-def _(strides: tuple[int, ...]) -> Example:
+PIXELS_ALONE = (
+    ((3, 2, 4, 5), (40, 1, 2, 8)),
+    ((2, 3, 20, 3), (1, 120, 6, 2)),
+    ((4, 5, 4), (1, 16, 4)),
+    ((1, 2, 8, 1), (32, 1, 4, 2)),
+)
+
+
+@shows("pixels", case=PIXELS_ALONE)
+def _(case: tuple[tuple[int, ...], tuple[int, ...]]) -> Example:
+    shape, strides = case
     o = Operands()
-    x, host = o.add("x", (2, 16, 5, 7), "float16", strides)
-    b, of_b = o.add("b", (1, 16, 1, 1), layout=NHWC)
-    o.graph.output("y", o.graph.relu(x + b), "float16", layout=NHWC)
-    return o.example(y=np.maximum(host + of_b, 0))
+    x, host = o.add("x", shape, "float32", strides)
+    layout = NHWC if len(shape) == 4 else None
+    o.graph.output("y", o.graph.relu(x + 2.0), "float32", layout=layout)
+    return o.example(y=np.maximum(host + 2, 0))
 
 
 # ------------------------------------------------------------------------- products
@@ -482,14 +534,14 @@ def clipped(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Ar
     return o.graph.pointwise("RELU_FWD", y, relu_upper_clip=2.0), values.clip(0, 2)
 
 
-shows("data types")(lambda: product((2, 8, 16), (2, 16, 8), dtype_of_b="bfloat16"))
-shows("data types")(lambda: product((2, 8, 16), (2, 16, 8), "float32", dtype_of_b="float16"))
+shows("data types", result=("int8", "int32"))(
+    lambda result: product((2, 8, 16), (2, 16, 8), result=result)
+)
+
+
 shows(
     "matrices", case=(((1, 16, 16), (1728, 3, 72)), ((8, 2), (6, 3)), ((2, 32, 1), (864, 3, 96)))
 )(lambda case: product((*case[0][:-1], 8), (*case[0][:-2], 8, case[0][-1]), of_y=case[1]))
-shows("matrices", shape=((3, 3, 1, 1), (3, 1, 1)))(
-    lambda shape: product((*shape[:-1], 40), (*shape[:-2], 40, 1), behind=plus(shape))
-)
 shows("float32 to a narrow result", result=("float16", "bfloat16"))(
     lambda result: product((2, 8, 16), (2, 16, 8), "float32", result)
 )
@@ -498,6 +550,9 @@ shows("clips behind a product")(
 )
 shows("one bias for all matrices")(
     lambda: product((3, 3, 8), (3, 8, 1), of_b=(8, 1, 8), of_y=(3, 1, 3), behind=plus((3, 3, 1)))
+)
+shows("one bias for all matrices", shape=((3, 3, 1, 1), (3, 1, 1)))(
+    lambda shape: product((*shape[:-1], 40), (*shape[:-2], 40, 1), behind=plus(shape))
 )
 shows("result of one column", dtype=("float16", "float32"))(
     lambda dtype: product(
@@ -515,32 +570,43 @@ PIXELS, FILTERS = (2, 8, 3, 4), (16, 8, 3, 3)
 def convolution(
     behind: Any,
     dtype: str = "float32",
-    layout: str = NHWC,
+    of_x: tuple[int, ...] | None = None,
+    result: str | None = None,
     factor: float = 1.0,
 ) -> Example:
-    """Return a convolution with a chain behind it."""
+    """Return a convolution of whole numbers, which is exact, with a chain behind it."""
     o = Operands()
     rng = np.random.default_rng(8)
-    x, of_x = o.add("x", PIXELS, dtype, layout=layout, host=factor * rng.standard_normal(PIXELS))
-    w, of_w = o.add("w", FILTERS, dtype, layout=layout)
+    layout = None if of_x else NHWC
+    of_images, of_filters = factor * rng.integers(-2, 3, PIXELS), 1.0 * rng.integers(-1, 2, FILTERS)
+    x, images = o.add("x", PIXELS, dtype, of_x, layout, of_images)
+    w, filters = o.add("w", FILTERS, dtype, layout=NHWC, host=of_filters)
     y = o.graph.convolution_forward(x, w, dnn.ConvolutionSpec(padding=1))
-    values = onnx_convolution(of_x, of_w, ((1, 1), (1, 1)), (1, 1), (1, 1), 1, False)
+    values = onnx_convolution(images, filters, ((1, 1), (1, 1)), (1, 1), (1, 1), 1, False)
     y, values = behind(o, y, values)
-    o.graph.output("y", y, dtype, layout=layout)
+    o.graph.output("y", y, result or dtype, layout=NHWC)
     return o.example(y=values)
 
 
-def tanh(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
-    return o.graph.tanh(y), np.tanh(values)
+def tanh_of(dtype: str) -> Any:
+    def behind(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
+        y, values = plus((1, 16, 1, 1), dtype)(o, y, values)
+        return o.graph.tanh(y), np.tanh(values)
+
+    return behind
 
 
 def gate(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
     dy, of_dy = o.add("dy", values.shape, "float32", layout=NHWC)
-    return o.graph.pointwise("RELU_BWD", dy, y), of_dy * (values > 0)
+    return o.graph.pointwise("RELU_BWD", y, dy), of_dy * (values > 0)
 
 
-def softplus(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
-    return o.graph.softplus(y), np.logaddexp(0, values)
+def half_more(_: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
+    return y + 0.5, values + 0.5
+
+
+def nothing(_: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
+    return y, values
 
 
 def sum_and_relu(o: Operands, y: GraphTensor, values: Array) -> tuple[GraphTensor, Array]:
@@ -557,11 +623,13 @@ shows("gaps behind a convolution", shape=((1, 16, 1, 1), (2, 1, 3, 4), (2, 16, 3
     lambda shape: convolution(plus(shape, "float32", steps(shape, NHWC, 2)))
 )
 shows("tanh behind a convolution", dtype=("float32", "float16"))(
-    lambda dtype: convolution(tanh, dtype, factor=40.0)
+    lambda dtype: convolution(tanh_of(dtype), dtype, factor=40.0)
 )
 shows("gradient behind a convolution")(lambda: convolution(gate))
-shows("images behind a convolution", dtype=("float32", "float16"))(
-    lambda dtype: convolution(softplus, dtype, "NCHW")
+X_WITH_GAPS = (192, 24, 4, 1)
+shows("images behind a convolution")(lambda: convolution(half_more, "float32", X_WITH_GAPS))
+shows("images behind a convolution")(
+    lambda: convolution(nothing, "float32", X_WITH_GAPS, "bfloat16")
 )
 
 
@@ -575,9 +643,9 @@ def gradient(
     groups: int = 1,
     stride: int = 1,
     alpha: float = 1.0,
-    factor: float = 1.0,
+    constant: float = 0.0,
 ) -> Example:
-    """Return a convolution, or a gradient of it, without a chain."""
+    """Return a convolution, or a gradient of it, without a chain; all values may be a constant."""
     conv = dnn.ConvolutionSpec(padding=padding, groups=groups, stride=stride)
     y = conv.output_shape(x, w)
     of_x, of_w, of_y = (dnn.TensorSpec(shape, dtype, layout) for shape in (x, w, y))
@@ -592,21 +660,15 @@ def gradient(
         problem = dnn.convolution_forward.problem(of_x, of_w, conv, alpha=alpha)
     graph = dnn.Graph.from_plain(data_of(problem).to_plain())
     o = Operands(graph)
-    host = {
-        name: factor * values.reshape(_shape(name, x, w, y)) for name, values in o.values.items()
-    }
-    o.values.update({name: factor * values for name, values in o.values.items()})
+    if constant:
+        o.values.update({name: np.full_like(old, constant) for name, old in o.values.items()})
+    shapes = {"x": x, "w": w, "dy": y}
+    host = {name: values.reshape(shapes[name]) for name, values in o.values.items()}
     if kind == "data":
         return o.example(dx=alpha * onnx_gradient_of_x(x, host["w"], host["dy"], *rest))
     if kind == "filter":
         return o.example(dw=alpha * onnx_gradient_of_w(host["x"], w, host["dy"], *rest))
     return o.example(y=alpha * onnx_convolution(host["x"], host["w"], *rest))
-
-
-def _shape(
-    name: str, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...]
-) -> tuple[int, ...]:
-    return {"x": x, "w": w, "dy": y}[name]
 
 
 shows("uneven padding")(lambda: gradient("forward", (2, 2, 5), (2, 1, 3), ((1, 2),), groups=2))
@@ -643,7 +705,7 @@ shows("alpha of dw")(
         "float16",
         NHWC,
         alpha=0.5,
-        factor=12.0,
+        constant=14.0,
     )
 )
 
@@ -657,7 +719,8 @@ def outcome_of(handle: dnn.Handle, fault: faults.Fault) -> str:
     for make in EXAMPLES[fault.name]:
         example = make()
         for engine in _engines(handle, fault, example.graph):
-            outcomes.add(_run(handle, example, engine))
+            for _ in range(5 if example.is_busy else 1):  # what is not in stream order may be right
+                outcomes.add(_run(handle, example, engine))
             if "context" in outcomes:
                 return "context"
     return min(outcomes, key=OUTCOMES.index)

@@ -137,7 +137,9 @@ class Caller:
         except WrongError as error:
             outcome, reason = "wrong", str(error)
         except FAILURES as error:
-            outcome, reason = "wrong", f"{type(error).__name__}: {error}"
+            # An engine that the call named may not compile, which a plan says.
+            outcome = "refused" if error.function == "cudnnBackendFinalize" else "wrong"
+            reason = f"{type(error).__name__}: {error}"
         except dnn.errors.DeviceLostError:
             raise
         except dnn.errors.CudnnliteError as error:

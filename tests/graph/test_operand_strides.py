@@ -271,19 +271,24 @@ def test_a_bias_with_gaps_is_refused(own_handle):
 
 
 @pytest.mark.parametrize(
-    ("result", "is_wrong"), [((3, 3, 1, 1), True), ((3, 1, 1), True), ((3, 2, 1), False)]
+    ("result", "bias", "is_wrong"),
+    [
+        ((3, 3, 1, 1), (3, 3, 1, 1), True),
+        ((3, 1, 1), (3, 1, 1), True),
+        ((3, 2, 1), (3, 2, 1), True),
+        ((3, 2, 1), (1, 2, 1), False),
+        ((3, 2, 4), (1, 1, 4), False),
+    ],
 )
-def test_an_operand_behind_matrices_of_one_value_is_refused(result, is_wrong):
-    """An H200 with cuDNN 9.19 added the first to all."""
+def test_the_built_in_engine_adds_one_bias_to_all_matrices(result, bias, is_wrong):
+    """An H200 with cuDNN 9.19 added that of the first; engine 7 was right."""
     graph = dnn.Graph()
     *batch, rows, columns = result
     a, b = graph.input("a", (*batch, rows, 40)), graph.input("b", (*batch, 40, columns))
-    graph.output("y", graph.matmul(a, b) + graph.input("bias", result))
-    assert ("takes the first value of bias" in str(why_wrong(graph))) == is_wrong
-    one = dnn.Graph()
-    a, b = one.input("a", (*batch, rows, 40)), one.input("b", (*batch, 40, columns))
-    one.output("y", one.matmul(a, b) + one.input("bias", (1,) * len(result)))
-    assert why_wrong(one) is None
+    graph.output("y", graph.matmul(a, b) + graph.input("bias", bias))
+    assert why_wrong(graph) is None
+    assert ("of the first matrix" in str(why_engine_is_wrong(0, graph))) == is_wrong
+    assert why_engine_is_wrong(7, graph) is None
 
 
 def test_other_strides_behind_a_normalisation_are_refused_by_name():
