@@ -30,6 +30,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "coverage_table",
+    "fault_table",
     "operation_functions",
     "code_links",
     "tutorials",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -136,6 +137,13 @@ Interface = Annotated[
     _Text,
     want("--interface", help="Only 'descriptor' calls, or only engines of the 'graph' API."),
 ]
+Exclude = Annotated[
+    _Texts,
+    want(
+        metavar="NAME",
+        help="An algorithm or engine that is not chosen: FFT_TILING, 'engine 7'.  Repeatable.",
+    ),
+]
 FlushL2 = Annotated[
     bool, want("--flush-l2", help="Time with operands that are not in the L2 cache.")
 ]
@@ -188,6 +196,7 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
     values: dict[str, Any] = {name: getattr(flags, name) for name in names}
     values["allow_tf32"] = not flags.no_tf32
     values["layouts"] = _parse_other_layouts(flags.also_layout)
+    values["exclude"] = flags.exclude or ()
     if flags.engines:
         values["search"] = "engines"
     with report_misuse():
@@ -222,6 +231,7 @@ def words_of_policy(policy: TuningPolicy) -> list[str]:
         words += [f"--also-layout {layout}" for layout in policy.layouts or (NO_LAYOUT,)]
     if policy.interface is not None:
         words.append(f"--interface {policy.interface}")
+    words += [f"--exclude {shlex.quote(name)}" for name in policy.exclude]
     if policy.flush_l2:
         words.append("--flush-l2")
     if policy.search == "engines":

@@ -21,9 +21,9 @@ from cudnnlite.graph import (
     operand_types,
 )
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.exclusions import ATTENTION, Exclusion, user_exclusions
 from cudnnlite.graph.questions import is_attention
 
-_ATTENTION = "attention"
 _ALL_BUT_BUILT_IN = range(1, 1000)  # engine 0 has its epilogues built in
 RIGHT = "right"
 
@@ -138,7 +138,7 @@ FAULTS: tuple[Fault, ...] = (
         "shape behind a convolution",
         "CONVOLUTION_FORWARD",
         chain_faults.why_a_shape_behind_convolution_is_wrong,
-        _wrong("9.19.0"),
+        {"9.19.0": "context"},
     ),
     Fault(
         "shape of a pointwise operand",
@@ -149,37 +149,37 @@ FAULTS: tuple[Fault, ...] = (
     # ---- attention
     Fault(
         "outputs within attention",
-        _ATTENTION,
+        ATTENTION,
         attention_faults.why_outputs_are_unwritten,
         _wrong("9.19.0"),
     ),
     # ---- all
     Fault("data types", "", operand_types.why_types_are_wrong, _wrong(*BOTH)),
     # ---- attention
-    Fault("no softmax", _ATTENTION, attention_faults.why_no_softmax, _wrong(*BOTH)),
+    Fault("no softmax", ATTENTION, attention_faults.why_no_softmax, _wrong(*BOTH)),
     Fault(
         "heads with gaps",
-        _ATTENTION,
+        ATTENTION,
         attention_faults.why_heads_are_not_packed,
         {"9.19.0": "process"},
     ),
     Fault(
         "missing subtractions",
-        _ATTENTION,
+        ATTENTION,
         attention_faults.why_subtractions_are_missing,
         {"9.19.0": "process"},
     ),
     Fault(
         "bias that steps share",
-        _ATTENTION,
+        ATTENTION,
         attention_faults.why_shared_bias_is_wrong,
         _wrong("9.19.0"),
     ),
-    Fault("masks", _ATTENTION, attention_faults.why_a_mask_is_wrong, _wrong("9.19.0")),
+    Fault("masks", ATTENTION, attention_faults.why_a_mask_is_wrong, _wrong("9.19.0")),
     Fault(
-        "attention in float32", _ATTENTION, attention_faults.why_float32_is_wrong, _wrong("9.19.0")
+        "attention in float32", ATTENTION, attention_faults.why_float32_is_wrong, _wrong("9.19.0")
     ),
-    Fault("keys beside a bias", _ATTENTION, attention_faults.why_keys_are_wrong, _wrong("9.19.0")),
+    Fault("keys beside a bias", ATTENTION, attention_faults.why_keys_are_wrong, _wrong("9.19.0")),
     # ---- strides
     Fault("matrices", "MATMUL", operand_strides.why_matrices_are_wrong, _wrong("9.19.0")),
     Fault("pixels", "POINTWISE", operand_strides.why_pixels_are_wrong, _wrong("9.19.0")),
@@ -326,21 +326,32 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def why_wrong(graph: GraphData, version: int) -> str | None:
-    """Return why every engine of a version would compute a graph wrongly, or None."""
-    return _first_reason((fault for fault in FAULTS if fault.engines is None), graph, version)
+    """Return why every engine of a version would compute a graph wrongly, or None.
+
+    So may the user's file say.
+    """
+    return _first_reason((rule for rule in _rules() if rule.engines is None), graph, version)
 
 
 def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | None:
-    """Return why an engine of a version of cuDNN would compute a graph wrongly, or None."""
-    known = (fault for fault in FAULTS if fault.engines is not None and engine in fault.engines)
+    """Return why an engine of a version of cuDNN would compute a graph wrongly, or None.
+
+    So may the user's file say.
+    """
+    known = (rule for rule in _rules() if rule.engines is not None and engine in rule.engines)
     return _first_reason(known, graph, version)
 
 
-def _first_reason(faults: Iterator[Fault], graph: GraphData, version: int) -> str | None:
-    operations = {_ATTENTION} if is_attention(graph) else {node.kind for node in graph.nodes}
-    for fault in faults:
-        if not fault.operation or fault.operation in operations:
-            reason = fault.reason(graph, version)
+def _rules() -> Iterator[Fault | Exclusion]:
+    yield from FAULTS
+    yield from user_exclusions()
+
+
+def _first_reason(rules: Iterator[Fault | Exclusion], graph: GraphData, version: int) -> str | None:
+    operations = {ATTENTION} if is_attention(graph) else {node.kind for node in graph.nodes}
+    for rule in rules:
+        if not rule.operation or rule.operation in operations:
+            reason = rule.reason(graph, version)
             if reason is not None:
                 return reason
     return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from enum import Enum
 from typing import Any
 
 from cudnnlite import AlgorithmResult
 from cudnnlite.arguments import one_of, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.selection import Requirements
 from cudnnlite.problems.results import parse_max_error, why_not
 from cudnnlite.sizes import parse_size
@@ -54,6 +56,18 @@ def _parse_layouts(value: Any, argument: str) -> tuple[str, ...] | None:
     raise ArgumentError(f"{argument}={shown(names)}; allowed: {allowed}")
 
 
+def _parse_exclude(value: Any, argument: str) -> tuple[str, ...]:
+    """Return the names of algorithms and engines, as they are printed."""
+    names = (value,) if isinstance(value, (str, Engine, Enum)) else value
+    excluded = sequence(names, argument, "algorithms or engines, or their names: 'engine 7'")
+    for item in excluded:
+        if not isinstance(item, (str, Engine, Enum)):
+            raise ArgumentError(
+                f"{argument} has {shown(item)}; allowed: algorithms, engines, and their names"
+            )
+    return tuple(sorted({str(item) for item in excluded}))
+
+
 # The function that checks each field.
 _PARSERS: dict[str, Parser] = {
     "objective": _one_of(*OBJECTIVES),
@@ -66,6 +80,7 @@ _PARSERS: dict[str, Parser] = {
     "interface": _one_of("descriptor", "graph", None),
     "flush_l2": _one_of(True, False),
     "search": _one_of(*SEARCHES),
+    "exclude": _parse_exclude,
 }
 
 
@@ -106,6 +121,9 @@ class TuningPolicy:
         "heuristics": the engines that cuDNN's heuristics name, and the engines that need no
         compilation.  Winograd's engine in true float32 is one that the heuristics do not name.
         "engines": in addition, the engines that cuDNN compiles at run time and no heuristic names.
+    exclude : iterable of algorithms, engines or str
+        Candidates that are not chosen: an algorithm, or an engine, which without knobs is each of
+        its configurations, or their names as they are printed: "FFT_TILING", "engine 7".
 
     Raises
     ------
@@ -133,6 +151,7 @@ class TuningPolicy:
     interface: str | None = None
     flush_l2: bool = False
     search: str = "heuristics"
+    exclude: Iterable[Any] = ()
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -148,10 +167,16 @@ class TuningPolicy:
         """Whether it excludes candidates for what is known of them without a measurement."""
         narrowing = (self.workspace_limit, self.math_type, self.layouts, self.interface)
         is_open = all(value is None for value in narrowing) and self.allow_tf32
-        return self.deterministic or not is_open
+        return self.deterministic or bool(self.exclude) or not is_open
 
     def why_not(self, row: AlgorithmResult, dtype: DataType) -> str:
         """Return why a candidate for data of that type is excluded; empty if it is not."""
+        algorithm = row.algorithm
+        names = {str(algorithm)}
+        if isinstance(algorithm, Engine):
+            names.add(str(Engine(algorithm.index)))
+        for name in names.intersection(self.exclude):
+            return f"exclude has {name!r}"
         if not self.allow_tf32 and may_be_tf32(row.math_type, dtype):
             return f"{row.math_type} may multiply in TF32, which is not allowed"
         if self.layouts is not None and row.layout:

@@ -1,0 +1,108 @@
+"""Engines and graphs that a user excludes: the file that `CUDNNLITE_FAULTS` names.
+
+It is a JSON list of objects, each a row like those of `faults.FAULTS`::
+
+    [{"operation": "MATMUL", "engines": [7], "since": "9.19.0", "until": "9.24.0",
+      "why": "it was wrong in our nightly run"}]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cudnnlite._raw.enums import BackendDescriptorType
+from cudnnlite.arguments import integers, one_of, shown
+from cudnnlite.errors import ArgumentError
+from cudnnlite.files import read_named_file
+
+VARIABLE = "CUDNNLITE_FAULTS"
+ATTENTION = "attention"  # an operation of several nodes
+_PREFIX = "OPERATION_"
+_FIELDS = ("operation", "engines", "since", "until", "why")
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_MOST_ENGINES = 10_000
+
+
+class Exclusion(NamedTuple):
+    """A row of a user's file.
+
+    Attributes
+    ----------
+    operation : str
+        The operation of the graphs, or "attention"; empty for all.
+    engines : frozenset of int or None
+        The engines that are passed over; None: the graphs are refused.
+    since, until : int
+        The first version of cuDNN that is meant, and the first that is not.
+    why : str
+        The reason, for messages.
+    """
+
+    operation: str
+    engines: frozenset[int] | None
+    since: int
+    until: int
+    why: str
+
+    def reason(self, _graph: Any, version: int) -> str | None:
+        """Return why a graph of the operation is excluded with a version of cuDNN, or None."""
+        return self.why if self.since <= version < self.until else None
+
+
+def user_exclusions() -> tuple[Exclusion, ...]:
+    """Return the rows of the file that the environment names; none if it names no file.
+
+    Raises
+    ------
+    ArgumentError
+        The file cannot be read, or has a row of another form; the message names both.
+    """
+    path = os.environ.get(VARIABLE, "")
+    return _exclusions_of(path) if path else ()
+
+
+@cache
+def _exclusions_of(path: str) -> tuple[Exclusion, ...]:
+    """Return the rows of a file, which is read once."""
+    try:
+        plain = json.loads(read_named_file(Path(path)))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{VARIABLE}={shown(path)}: it cannot be read: {error}") from error
+    if not isinstance(plain, list):
+        raise ArgumentError(f"{VARIABLE}={shown(path)}: {shown(plain)}; needed: a list of objects")
+    return tuple(_exclusion(row, f"{VARIABLE}={path}, row {n}") for n, row in enumerate(plain))
+
+
+def _exclusion(row: Any, place: str) -> Exclusion:
+    if not isinstance(row, Mapping) or not {*row} <= {*_FIELDS}:
+        raise ArgumentError(f"{place}: {shown(row)}; allowed: an object with {', '.join(_FIELDS)}")
+    operations = [
+        kind.name.removeprefix(_PREFIX)
+        for kind in BackendDescriptorType
+        if kind.name.startswith(_PREFIX)
+    ]
+    operation = one_of(row.get("operation", ""), f"{place}: operation", "", ATTENTION, *operations)
+    engines = row.get("engines")
+    if engines is not None:
+        engines = frozenset(integers(engines, f"{place}: engines", _MOST_ENGINES))
+    why = row.get("why")
+    if not isinstance(why, str) or not why:
+        raise ArgumentError(f"{place}: why={shown(why)}; needed: the reason, for messages")
+    since = _version(row.get("since", "0.0"), f"{place}: since")
+    until = _version(row.get("until", "999.0"), f"{place}: until")
+    return Exclusion(operation, engines, since, until, f"{why} ({VARIABLE})")
+
+
+def _version(text: Any, argument: str) -> int:
+    """Return "9.28" or "9.28.0" as cudnnGetVersion returns it, 92800."""
+    found = _VERSION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ArgumentError(f"{argument}={shown(text)}; needed: a version such as '9.28.0'")
+    major, minor, patch = (int(part or 0) for part in found.groups())
+    return major * 10000 + minor * 100 + patch
