@@ -33,6 +33,7 @@ class ConvolutionTrial(Trial):
         memory: TrialMemory,
     ) -> None:
         super().__init__(handle, stack, memory, limit_of(policy), policy.max_error)
+        self.must_repeat = policy.deterministic
         self._problem, self._policy = problem, policy
         self._inputs = {
             name: memory.place(name, operands[name], is_read_only=True)

@@ -56,6 +56,7 @@ class GraphTrial(Trial):
         memory: TrialMemory,
     ) -> None:
         super().__init__(handle, stack, memory, limit_of(policy), policy.max_error)
+        self.must_repeat = policy.deterministic
         self._graph = problem.graph
         self._requirements = requirements_of(policy)
         self._inputs = {

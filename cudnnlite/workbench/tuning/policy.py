@@ -98,7 +98,7 @@ class TuningPolicy:
     workspace_limit : int or str, optional
         The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.
     deterministic : bool
-        Only candidates that give the same bits each time, according to cuDNN.
+        Only candidates that give the same bits each time, according to cuDNN and in five runs.
     max_error : float, optional
         The largest relative L2 error against float64 sums.
     math_type : MathType or str, optional

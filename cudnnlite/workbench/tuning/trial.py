@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 Pairs = tuple[Sequence[Array], Sequence[Array]]  # the results, and the expected results
 
 _POISON = 0xFF  # NaN in every floating-point format
+_REPEATS = 5  # runs that must give the same bits, of what is to be deterministic
 
 
 class TrialMemory:
@@ -77,10 +78,13 @@ class Trial(ABC):
         The type of the outputs.
     basis : str
         What an error says something of, as the end of a sentence; empty for all of the outputs.
+    must_repeat : bool
+        Whether a candidate may be chosen only if several runs gave the same bits.
     """
 
     dtype: DataType
     basis = ""
+    must_repeat = False
 
     def __init__(
         self,
@@ -153,6 +157,8 @@ class Trial(ABC):
                 return row
             call = self.call_of(plan)
             judged_row = self.judge(plan, call, row)
+            if judged_row.ok and self.must_repeat:
+                judged_row = replace(judged_row, why_not=self._why_not_repeated(call))
             if judged_row.ok:
                 contest.enter(candidate, call, self.fingerprint_of(judged_row))
         except (CudnnError, DeviceMemoryError) as error:
@@ -182,6 +188,18 @@ class Trial(ABC):
             max_error=errors.largest,
             why_not=why_not or why_inexact(errors.l2, self._max_error),
             remark=join_remarks(row.remark, remark_on(errors.l2, self.dtype, row.math_type)),
+        )
+
+    def _why_not_repeated(self, call: Callable[[], object]) -> str:
+        """Return that runs gave different bits, whatever cuDNN notes; empty if they did not."""
+        results = set()
+        for _ in range(_REPEATS):
+            self.run_over_poison(call)
+            results.add(b"".join(array.numpy().tobytes() for array in self.outputs()))
+        if len(results) == 1:
+            return ""
+        return (
+            f"{len(results)} of {_REPEATS} runs gave different bits, though cuDNN says none would"
         )
 
     @property
