@@ -409,7 +409,7 @@ class Trainer:
 
     def _run(self, call, network, rate, *operands):
         """Make a call, or launch its graph."""
-        network.handle.use()  # makes its GPU the current one
+        network.handle.device.activate()  # makes its GPU the current one
         key = call.__name__, network, rate
         if key in self._graphs:
             self._graphs[key].launch()

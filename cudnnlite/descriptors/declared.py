@@ -130,7 +130,7 @@ spatial_rank : int, optional
         super().__init__(spec)
 
     @classmethod
-    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
+    def _describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
         """Return a descriptor of a spec, for images with `spatial_rank` axes."""
         return cls(spec, spatial_rank=spatial_rank)
 

@@ -42,11 +42,11 @@ class DropoutDescriptor(NativeObject[cudnnDropoutDescriptor_t], describes=Dropou
     """
 
     _other_functions = ("cudnnRestoreDropoutDescriptor",)
-    needs_handle = True
+    _needs_handle = True
     _spec_type = tuple  # probability and seed
 
     @classmethod
-    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
+    def _describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
         """Return a descriptor of a probability, with the states that it was given."""
         return cls(handle, spec.dropout, spec.state.array, spec.state.seed)
 

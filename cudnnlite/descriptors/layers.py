@@ -184,7 +184,7 @@ class SpatialTransformerDescriptor(
     """
 
     _setter = "cudnnSetSpatialTransformerNdDescriptor"
-    needs_handle = True
+    _needs_handle = True
 
     def _set(self, spec: Any) -> None:
         set_ = self.api.cudnnSetSpatialTransformerNdDescriptor
@@ -211,7 +211,7 @@ class TensorTransformDescriptor(
     True
     """
 
-    needs_handle = True
+    _needs_handle = True
 
     def _set(self, spec: Any) -> None:
         rank = len(spec.padding)

@@ -128,7 +128,7 @@ api : CudnnApi, optional
 """
     _instead_of_copy: ClassVar[str] = "pickle its spec and make another from it"
     # Whether it is made with a handle's function table: libcudnn alone cannot make it, or read it.
-    needs_handle: ClassVar[bool] = False
+    _needs_handle: ClassVar[bool] = False
 
     def __init_subclass__(cls, describes: type | None = None) -> None:
         super().__init_subclass__()
@@ -159,9 +159,9 @@ api : CudnnApi, optional
         return [name for name in names if name in FUNCTIONS]
 
     @classmethod
-    def describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
+    def _describing(cls, spec: Any, spatial_rank: int, handle: Any) -> Any:
         """Return a descriptor of a spec, for tensors with `spatial_rank` axes, on a handle."""
-        return cls(spec, api=handle.api) if cls.needs_handle else cls(spec)
+        return cls(spec, api=handle.api) if cls._needs_handle else cls(spec)
 
     @staticmethod
     def read(api: CudnnApi, native: Any) -> Any:

@@ -74,9 +74,6 @@ class DeviceArray(RefusedOperators, NonCopyable):
     stream : stream object
         What orders its memory: copies to the host, and the freeing, happen on it.  A call on
         another stream waits for this stream, and then this stream waits for the call.
-    traits : tuple
-        What a plan compares with the array of its last call: address, spec, device, stream, and
-        whether it is read-only.
 
     Examples
     --------
@@ -96,11 +93,13 @@ class DeviceArray(RefusedOperators, NonCopyable):
         "_owner",
         "_readonly",
         "_stream",
+        # What a plan compares with the array of its last call: address, spec, device, stream, and
+        # whether it is read-only.
+        "_traits",
         "device",
         "nbytes",
         "ptr",
         "spec",
-        "traits",
     )
     _instead_of_copy = "pickle its numpy(), and copy it by its copy()"
 
@@ -122,14 +121,14 @@ class DeviceArray(RefusedOperators, NonCopyable):
         self._owner: object | None = owner
         self._stream = stream
         # As `_note_traits` does, whose call would take 0.2 us of 0.5 (two cores).
-        self.traits = (ptr, (spec, device, stream, readonly))
+        self._traits = (ptr, (spec, device, stream, readonly))
 
     def _note_traits(self) -> None:
-        """Set `traits`.
+        """Set `_traits`.
 
         The address stands apart: a plan repeats its last call where nothing else differs.
         """
-        self.traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
+        self._traits = (self.ptr, (self.spec, self.device, self._stream, self._readonly))
 
     @property
     def readonly(self) -> bool:
@@ -494,7 +493,7 @@ class _ClosedArray(DeviceArray):
         raise ClosedError("this DeviceArray was closed")
 
     @property
-    def traits(self) -> Any:  # type: ignore[override]
+    def _traits(self) -> Any:  # type: ignore[override]
         raise ClosedError("this DeviceArray was closed")
 
 

@@ -29,7 +29,7 @@ CurrentStream = Callable[[int, int], int]
 # The number of the device, or -1 for an array that may not be read as it is; then dtype, strides
 # and shape in the library's own form.
 ArrayDescription = tuple[Any, ...]
-# See `DeviceArray.traits`.
+# See `DeviceArray._traits`.
 Traits = tuple[int, tuple[TensorSpec, Device, Any, bool]]
 _MOST_SPECS = 1024
 # The addresses of the default stream in `Device.address_of` and in DLPack.
@@ -96,7 +96,7 @@ def foreign_traits(
         if kind is DeviceArray:
             if array.device is not device:
                 return None
-            traits.append(array.traits)
+            traits.append(array._traits)
             owners.append(array)
             continue
         library = _libraries[kind] if kind in _libraries else _library_of(kind)

@@ -110,19 +110,19 @@ class Handle(NativeObject[cudnnHandle_t]):
         self.workspace = Workspace(self.device, workspace_limit)
         self.plans = PlanCache()
         # Chooses algorithms if the caller does not; see `autotuned`.
-        self.chooser: Chooser | None = None
+        self._chooser: Chooser | None = None
         # The store of compiled plans; see `autotuned`.
-        self.plan_store: PlanStore | None = None
-        self.kernel_caches = KernelCaches()  # of graphs with dynamic shapes
-        self.graph: Any = None  # being recorded, with the objects that it needs; see `capture`
-        self.recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
+        self._plan_store: PlanStore | None = None
+        self._kernel_caches = KernelCaches()  # of graphs with dynamic shapes
+        self._graph: Any = None  # being recorded, with the objects that it needs; see `capture`
+        self._recorded_by = 0  # the thread whose calls are recorded in a CUDA graph
         self._stream = self.device.stream(stream)
         super().__init__(self.device, api=self.device.api)
 
     def _set(self, spec: Any) -> None:
         self.api.cudnnSetStream(self.ptr, cudaStream_t(int(self._stream.handle)))
 
-    def use(self) -> None:
+    def _use(self) -> None:
         """Check that this handle may be used here and now, and make its device current if need be.
 
         Raises
@@ -151,9 +151,9 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     def _check_recorded(self) -> None:
         """Raise CaptureError if a graph is recorded that a call of this handle would not be in."""
-        if self.recorded_by:
+        if self._recorded_by:
             recording = "through this handle on another thread; leave it to that"
-            is_outside = self.recorded_by != get_ident()
+            is_outside = self._recorded_by != get_ident()
         else:
             recording = (
                 f"on {self._stream} through another handle; call through that one, "
@@ -166,8 +166,8 @@ class Handle(NativeObject[cudnnHandle_t]):
             )
 
     @property
-    def calling_thread(self) -> int:
-        """The one thread that need not call `use` before each use; 0 if all have to."""
+    def _calling_thread(self) -> int:
+        """The one thread that need not call `_use` before each use; 0 if all have to."""
         return 0 if self._activates else self._thread
 
     @property
@@ -182,8 +182,8 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     @stream.setter
     def stream(self, stream: Any) -> None:
-        self.use()
-        if self.graph is not None:
+        self._use()
+        if self._graph is not None:
             raise CaptureError(
                 "the handle's stream cannot be changed while a CUDA graph is recorded on it: "
                 "end the capture"
@@ -195,7 +195,7 @@ class Handle(NativeObject[cudnnHandle_t]):
 
     def synchronize(self) -> None:
         """Wait for all work on the stream.  Only copies, searches and `close` wait themselves."""
-        self.use()
+        self._use()
         refuse_in_capture(
             self.device, self._stream, "nothing can be waited for", "synchronize after a launch"
         )
@@ -242,7 +242,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         DeviceMemoryError
             There is not enough device memory; the message says how much was free.
         """
-        self.use()
+        self._use()
         source = arrays.find_on_device(self.device, self._stream, values)
         if source is not None:
             source = arrays.on_stream(source, self._stream)
@@ -276,7 +276,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         DeviceMemoryError
             There is not enough device memory; the message says how much was free.
         """
-        self.use()
+        self._use()
         return arrays.empty(self.device, self._stream, tensor_spec_of(shape, dtype, layout))
 
     def full(
@@ -321,7 +321,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         ...     print(staging.mean())
         2.0
         """
-        self.use()
+        self._use()
         spec = tensor_spec_of(shape, dtype, layout)
         return read_values(self.device.pinned(spec.nbytes), spec)
 
@@ -344,7 +344,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         ArrayTypeError
             A host array, or one on another device.
         """
-        self.use()
+        self._use()
         return arrays.on_stream(
             arrays.view(self.device, self._stream, array, "array"), self._stream
         )
@@ -367,7 +367,7 @@ class Handle(NativeObject[cudnnHandle_t]):
         """
         if self._native is None:
             return
-        if self.recorded_by:
+        if self._recorded_by:
             raise CaptureError(
                 "the handle cannot be closed while a CUDA graph is recorded through it: "
                 "end the capture"
@@ -377,5 +377,5 @@ class Handle(NativeObject[cudnnHandle_t]):
             self.device.activate()
             stack.callback(self.workspace.close)
             stack.callback(super().close)
-            stack.callback(self.kernel_caches.close)
+            stack.callback(self._kernel_caches.close)
             stack.callback(self.plans.close)

@@ -99,7 +99,7 @@ class Call:
     def _read_descriptor(self, name: str, spec_type: type) -> Any:
         native = self.arguments[f"{name}Desc"]
         descriptor = DESCRIPTORS[spec_type]
-        if descriptor.needs_handle:
+        if descriptor._needs_handle:
             return descriptor_state(self.api, native)
         return descriptor.read(self.api.real, native)
 

@@ -87,14 +87,14 @@ def configurations_to_try(
 
 def _store_of(graph: OperationGraph) -> PlanStore | None:
     """Return the store of a graph's handle, or None if it has none."""
-    return getattr(graph.handle, "plan_store", None)
+    return getattr(graph.handle, "_plan_store", None)
 
 
 def _kernel_caches_for(graph: OperationGraph) -> KernelCaches | None:
     """Return the kernel caches of a graph's handle, or None if the graph does not use any."""
     if not graph.data.dynamic_shapes:
         return None
-    return getattr(graph.handle, "kernel_caches", None)
+    return getattr(graph.handle, "_kernel_caches", None)
 
 
 class KernelCaches(NonCopyable):

@@ -47,8 +47,8 @@ class CapturedGraph(Plan):
         self.keep_memory(operands)
         if plan not in self._plans:
             self._plans.add(plan)
-            plan.hold()
-            self._resources.callback(plan.release)
+            plan._hold()
+            self._resources.callback(plan._release)
         self.calls += 1
 
     def keep_memory(self, operands: Iterable[Any]) -> None:
@@ -81,7 +81,7 @@ class CapturedGraph(Plan):
             Inside a capture.
         """
         if self._closed or get_ident() != self._thread:
-            self.use()
+            self._use()
         if self._graph is None or call_watch.active:
             refuse_launch(self._device, self._stream)
         try:
@@ -179,13 +179,13 @@ def capture(handle: Handle) -> Iterator[CapturedGraph]:
     use(handle)
     graph = CapturedGraph(handle)
     try:
-        # Calls have to report themselves, so that `keep_for_graph` runs.
+        # Calls have to report themselves, so that `_keep_for_graph` runs.
         with recorded(handle) as recorder, call_watch.watching(lambda problem: None):
-            handle.graph = graph
+            handle._graph = graph
             try:
                 yield graph
             finally:
-                handle.graph = None
+                handle._graph = None
     except BaseException:
         graph.close()
         raise
@@ -208,13 +208,13 @@ def recorded(handle: Handle) -> Iterator[StreamRecorder]:
     try:
         _set_stream(handle, recorder.stream)
         with recorder:
-            stand_ins[key], handle.recorded_by = recorder.stream, thread
+            stand_ins[key], handle._recorded_by = recorder.stream, thread
             try:
                 with observer.current.capturing(handle.device, recorder):
                     yield recorder
             finally:
                 del stand_ins[key]
-                handle.recorded_by = 0
+                handle._recorded_by = 0
     finally:
         try:
             _set_stream(handle, stream)

@@ -40,7 +40,7 @@ def tuned_choice(
     AlgorithmResult or None
         None without a tuner, for an empty batch, and if the tuner has no choice now.
     """
-    tuner = handle.chooser
+    tuner = handle._chooser
     if tuner is None or not all(spec.size for spec in problem.specs.values()):
         return None
     choice: AlgorithmResult | None = tuner.choose(
@@ -51,5 +51,5 @@ def tuned_choice(
 
 def tuning_key(handle: Handle) -> tuple[object, ...]:
     """Return what the choices of a handle's tuner depend on, as a part of a plan's key."""
-    tuner = handle.chooser
+    tuner = handle._chooser
     return () if tuner is None else (tuner, tuner.revision)

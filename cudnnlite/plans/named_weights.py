@@ -105,7 +105,7 @@ class NamedWeights(NonCopyable, Mapping[str, DeviceArray]):
         That stream waits once, here, for the stream that the weights belong to.  Then two streams
         can share weights, as long as nobody writes to them, and calls can be recorded into a graph.
         """
-        instance_of(handle, Handle, "handle").use()
+        instance_of(handle, Handle, "handle")._use()
         array = arrays.view(handle.device, handle.stream, self.array, "weights")
         return self.in_memory_of(arrays.part_of(arrays.on_stream(array, handle.stream), array.spec))
 

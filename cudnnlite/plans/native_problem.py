@@ -139,7 +139,7 @@ def _describe(handle: Handle, spec: object, spatial_rank: int) -> Any:
     kind = next(DESCRIPTORS[base] for base in type(spec).__mro__ if base in DESCRIPTORS)
     if isinstance(spec, TensorSpec):
         spec = spec.canonical
-    return kind.describing(spec, spatial_rank, handle)
+    return kind._describing(spec, spatial_rank, handle)
 
 
 def add_context(error: CudnnError, problem: Problem) -> CudnnError:

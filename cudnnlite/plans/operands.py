@@ -27,7 +27,7 @@ def check_handle(handle: object) -> Handle:
 
 def use(handle: object) -> None:
     """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
-    check_handle(handle).use()
+    check_handle(handle)._use()
 
 
 def on_device(

@@ -40,7 +40,7 @@ from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.filter import as_tensor, matches_spec
 from cudnnlite.warn import log
 
-_traits = attrgetter("traits")
+_traits = attrgetter("_traits")
 _kind = itemgetter(1)  # of traits: all but the address
 
 ResultT = TypeVar("ResultT")
@@ -309,7 +309,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if self._operand_order:
             operands = self._in_order_of_problem(operands)
         if call_watch.active or self._closed or get_ident() != self._thread:
-            self.use()
+            self._use()
         is_plain = self._is_plain and reserve is None
         if is_plain and out is None:
             arrays = (*operands, self._new_array(self._names[-1]))
@@ -402,7 +402,7 @@ class OperationPlan(Plan, Generic[ResultT]):
                 f"{', '.join(sorted(given))}: the call of a plan with replay=True was recorded "
                 "with the graph's own numbers"
             )
-        self.use()
+        self._use()
         with numbers.changed(given):
             return self(*operands, out=out, workspace=workspace, **named_operands)
 
@@ -503,7 +503,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         if call_watch.active:
             if self._is_listed:
                 call_watch.record(self.problem)
-            self.keep_for_graph((*arrays, workspace))
+            self._keep_for_graph((*arrays, workspace))
         return arrays
 
     def _with_outputs(

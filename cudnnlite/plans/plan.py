@@ -23,11 +23,11 @@ class Plan(Closable):
     _instead_of_copy = "it belongs to a handle: make another plan on a handle"
 
     def __init__(self, handle: Handle, description: str) -> None:
-        handle.use()
+        handle._use()
         release_leaks()
         self._handle = handle
         self._device = handle.device
-        self._thread = handle.calling_thread
+        self._thread = handle._calling_thread
         self._closed = False
         self._holders = 0  # graphs
         self._description = description
@@ -58,24 +58,24 @@ class Plan(Closable):
                 with self._device.closing():
                     self._resources.close()
 
-    def keep_for_graph(self, operands: Iterable[Any]) -> None:
+    def _keep_for_graph(self, operands: Iterable[Any]) -> None:
         """Let the graph that is recorded on the handle, if any, keep this plan and its operands."""
-        if self._handle.graph is not None:
-            self._handle.graph.keep(self, operands)
+        if self._handle._graph is not None:
+            self._handle._graph.keep(self, operands)
 
-    def hold(self) -> None:
-        """Keep the plan's resources after its `close()`, until `release`."""
+    def _hold(self) -> None:
+        """Keep the plan's resources after its `close()`, until `_release`."""
         self._holders += 1
 
-    def release(self) -> None:
-        """Free the resources that `hold` kept."""
+    def _release(self) -> None:
+        """Free the resources that `_hold` kept."""
         self._holders -= 1
         if self._closed and not self._holders:
             self._resources.close()
 
-    def use(self) -> None:
-        """Check that plan and handle may be used here and now (see `Handle.use`)."""
-        self._handle.use()
+    def _use(self) -> None:
+        """Check that plan and handle may be used here and now (see `Handle._use`)."""
+        self._handle._use()
         if self._closed:
             raise ClosedError(f"{self._description} was closed")
 

@@ -250,7 +250,7 @@ class Request(Generic[ResultT]):
 
     def _view_arrays(self) -> None:
         """View operands and outputs as arrays on the handle's device."""
-        self.handle.use()
+        self.handle._use()
         operation = self.operation
         if self.out is None:
             arguments = map(operation.argument, operation.reads)

@@ -66,7 +66,7 @@ class StatefulPlan(Plan):
                 self._device.fill(address, nbytes, 0, stream)
             function(*arguments)
             if call_watch.active:
-                self.keep_for_graph(operands)
+                self._keep_for_graph(operands)
         except CudnnError as error:
             self._explain(error)
             raise

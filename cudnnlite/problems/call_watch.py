@@ -4,7 +4,7 @@ A plan's call reads `active` once.  Only if it is true, the call reports itself:
 
     if call_watch.active:
         call_watch.record(self.problem)
-        self.keep_for_graph(operands)
+        self._keep_for_graph(operands)
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ class Chooser:
 @pytest.fixture
 def chooser(handle: dnn.Handle) -> Iterator[Chooser]:
     """A chooser of this handle's."""
-    handle.chooser = new_chooser = Chooser(FIRST)
+    handle._chooser = new_chooser = Chooser(FIRST)
     yield new_chooser
-    assert handle.chooser is new_chooser
+    assert handle._chooser is new_chooser
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def case(handle: dnn.Handle) -> Iterator[Case]:
 
 
 def test_a_handle_has_no_chooser(handle: dnn.Handle, case: Case) -> None:
-    assert handle.chooser is None
+    assert handle._chooser is None
     case.check()
 
 
@@ -334,13 +334,13 @@ def test_what_is_wrong_is_told_as_without(handle: dnn.Handle, case: Case, name: 
     arguments = {"x": case.x, "w": case.w, "conv": case.conv, "out": out} | options
     errors = []
     for chooser_or_none in (None, Chooser(FIRST)):
-        handle.chooser = chooser_or_none
+        handle._chooser = chooser_or_none
         with pytest.raises(dnn.CudnnliteError) as caught:
             dnn.convolution_forward(handle, **arguments)
         errors.append((caught.type, str(caught.value)))
         del caught
         assert chooser_or_none is None or chooser_or_none.requests == [] or name == "beta_alone"
-    handle.chooser = None
+    handle._chooser = None
     assert errors[0] == errors[1]
     assert (memory_of(out) == PATTERN).all()
 
@@ -478,12 +478,12 @@ RNN_WRONG: dict[str, Any] = {
 def test_what_is_wrong_of_an_rnn_is_told_as_without(handle: dnn.Handle, name: str) -> None:
     network, errors = Network(handle), []
     for chooser_or_none in (None, Chooser(STATIC)):
-        handle.chooser = chooser_or_none
+        handle._chooser = chooser_or_none
         with pytest.raises(dnn.CudnnliteError) as caught:
             network.run(**RNN_WRONG[name])
         errors.append((caught.type, str(caught.value)))
         del caught
-    handle.chooser = None
+    handle._chooser = None
     assert errors[0] == errors[1]
 
 
@@ -498,7 +498,7 @@ def test_every_call_inside_uses_the_tuned_choice(
     with dnn.autotuned(
         handle, cache=":memory:", policy=dnn.TuningPolicy(interface="descriptor")
     ) as tuner:
-        assert handle.chooser is tuner
+        assert handle._chooser is tuner
         case.assert_right(case.run(), tuner.choose(problem_of(case)).algorithm)
         network.assert_right(network.run())
         assert tuner.measured == 2
@@ -519,7 +519,7 @@ def test_every_call_inside_uses_the_tuned_choice(
             )
             assert rnn_plan.choice.algorithm == choice.algorithm
         assert tuner.measured == 2
-    assert handle.chooser is None
+    assert handle._chooser is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -615,31 +615,31 @@ class OwnError(Exception):
 def test_the_chooser_before_comes_back(handle: dnn.Handle, case: Case) -> None:
     """Also where the block fails; blocks may be nested."""
     before = Chooser(FIRST)
-    handle.chooser = before
+    handle._chooser = before
 
     def fail() -> None:
         with dnn.autotuned(handle, cache=":memory:") as outer:
             with dnn.autotuned(
                 handle, cache=":memory:", policy=dnn.TuningPolicy(objective="latency")
             ) as inner:
-                assert handle.chooser is inner
+                assert handle._chooser is inner
                 case.run()
                 assert (inner.measured, outer.measured) == (1, 0)
-            assert handle.chooser is outer
+            assert handle._chooser is outer
             case.run()
             assert (inner.measured, outer.measured) == (1, 1)
             raise OwnError
 
     with pytest.raises(OwnError):
         fail()
-    assert handle.chooser is before
-    handle.chooser = None
+    assert handle._chooser is before
+    handle._chooser = None
     gc.collect()
 
 
 def test_only_this_handle_is_tuned(handle: dnn.Handle, case: Case) -> None:
     with dnn.autotuned(handle, cache=":memory:") as tuner, dnn.Handle(handle.device) as other:
-        assert other.chooser is None
+        assert other._chooser is None
         dnn.convolution_forward(other, case.x, case.w, case.conv)
         assert tuner.measured == 0
 

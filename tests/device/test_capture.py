@@ -331,7 +331,7 @@ def test_refused_by_name_and_nothing_is_left_broken(
     with pytest.raises(dnn.errors.CaptureError, match=words), capture() as graph:
         action(scene)
     assert not capturing(handle)
-    assert handle.graph is None
+    assert handle._graph is None
     with pytest.raises(dnn.errors.ClosedError, match="CapturedGraph"):
         graph.launch()
     # who catches the error in the block goes on recording

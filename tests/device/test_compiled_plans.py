@@ -45,7 +45,7 @@ def store(handle: dnn.Handle, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "account"))
     identity = DeviceIdentity.of(handle.device)
     files = PlanFiles(tmp_path, identity, read_only=False, trust_code=False)
-    monkeypatch.setattr(handle, "plan_store", files)
+    monkeypatch.setattr(handle, "_plan_store", files)
     return tmp_path
 
 
@@ -129,7 +129,7 @@ def test_kernels_for_all_sizes_are_restored(
     files = plan_files(store)
     assert len(files) == 1
     assert restored == []
-    handle.kernel_caches.close()  # as if in another process
+    handle._kernel_caches.close()  # as if in another process
     for m, k, n in SIZES:
         check_product(handle, product(m, k, n, dynamic_shapes=True))
     assert restored == ["KERNEL_CACHE"]
@@ -176,7 +176,7 @@ def test_restored_kernels_tell_their_engine(handle: dnn.Handle, store: Any) -> N
     first, second = (product(m, k, n, dynamic_shapes=True) for m, k, n in SIZES[:2])
     engine = compiled_engine(handle, first)
     assert choice(handle, first, engine=engine) == engine
-    handle.kernel_caches.close()  # as if in another process
+    handle._kernel_caches.close()  # as if in another process
     assert choice(handle, second) == engine
 
 

@@ -549,7 +549,7 @@ class CountingChooser:
 
 def test_a_tuner_is_asked_once_for_a_choice(handle: dnn.Handle) -> None:
     network = Network(handle)
-    handle.chooser = chooser = CountingChooser(dnn.AlgorithmResult(STANDARD, FMA))
+    handle._chooser = chooser = CountingChooser(dnn.AlgorithmResult(STANDARD, FMA))
     for _ in range(3):
         network.assert_right(network.run())
     with network.plan() as plan:
@@ -568,7 +568,7 @@ def test_a_tuner_without_a_choice_is_asked_again(handle: dnn.Handle) -> None:
     network = Network(handle)
     network.run()
     plans = len(handle.plans)
-    handle.chooser = chooser = CountingChooser(None)
+    handle._chooser = chooser = CountingChooser(None)
     for _ in range(3):
         network.assert_right(network.run())
     assert chooser.count == 3

@@ -962,7 +962,7 @@ def test_a_workspace_limit_of_an_rnn(handle: dnn.Handle) -> None:
 def state_of(handle: dnn.Handle) -> Any:
     return (
         handle.stream,
-        handle.chooser,
+        handle._chooser,
         handle.workspace.limit,
         handle.workspace.size,
         len(handle.plans),
@@ -989,7 +989,7 @@ def test_everything_is_put_back(
     tuner.tune(problem)  # whatever is loaded once is loaded
     other = tuner_of(handle)
     handle.synchronize()
-    handle.stream, handle.chooser, handle.workspace.limit = (
+    handle.stream, handle._chooser, handle.workspace.limit = (
         handle.device.create_stream(),
         chooser,
         "32 MiB",
@@ -1019,7 +1019,7 @@ def test_everything_is_put_back(
                 other.tune(problem)
             assert not other.is_remembered(problem)
     assert state_of(handle) == before
-    handle.chooser = None
+    handle._chooser = None
     assert other.tune(problem)[0].ok
     assert handle.stream is before[0]
     handle.stream.sync()
@@ -1044,7 +1044,7 @@ def test_after_each_failure_the_handle_is_as_before(
             tuner = tuner_of(handle)
             monkeypatch.setattr(dnn.Tuner, "timing", QUICK._replace(rounds=1, on_chip=0))
             stream, chooser = handle.stream, object()
-            handle.chooser = chooser
+            handle._chooser = chooser
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
             try:
                 with warnings.catch_warnings():
@@ -1057,7 +1057,7 @@ def test_after_each_failure_the_handle_is_as_before(
             failed = world.ledger.failed
             world.ledger.disarm()
             at = f"call {nth + 1}, {failed}"
-            assert handle.chooser is chooser, at
+            assert handle._chooser is chooser, at
             assert handle.stream is stream or failed == "cudnnSetStream", at
             if failed is None:
                 assert table is not None

@@ -300,7 +300,7 @@ def test_two_that_ask_at_once_measure_once(
             barrier.wait()
             try:
                 table = tuner.tune(problem)
-                outcomes.append((tuner.measured, tuple(table), handle.chooser))
+                outcomes.append((tuner.measured, tuple(table), handle._chooser))
             finally:
                 if not shared:
                     thread_cache.close()

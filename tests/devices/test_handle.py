@@ -273,7 +273,7 @@ def test_a_stream_that_cudnn_refuses_is_not_taken(world):
 
 USES = {
     "ptr": lambda h, x, w: h.ptr,
-    "use": lambda h, x, w: h.use(),
+    "use": lambda h, x, w: h._use(),
     "array": lambda h, x, w: h.array(X),
     "array of a device array": lambda h, x, w: h.array(x),
     "empty": lambda h, x, w: h.empty((1, 2, 3, 4)),

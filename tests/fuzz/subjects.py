@@ -883,11 +883,9 @@ KEYED = {
 # way of every call, with streams, keys and addresses
 NO_METHODS = {
     "close",
-    "use",
     "read",
     "read_back",
     "keep",
-    "describing",
     "set",
     "fill_zero",
     "reserve",

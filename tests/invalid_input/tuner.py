@@ -75,7 +75,7 @@ class Bench(case.Bench):
 
     def assert_works(self) -> None:
         assert self.handle.stream is self.stream
-        assert self.handle.chooser is None
+        assert self.handle._chooser is None
         assert self.tuner.measured == 0
         assert not self.tuner.is_remembered(self.problem)
         assert self.tuner.tune(self.problem)[0].ok

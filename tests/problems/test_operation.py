@@ -325,7 +325,7 @@ OTHERS = [
 def test_a_descriptor_calls_what_it_says_that_it_calls(own_handle, spec):
     """From which its docstring is made, and the page of the coverage."""
     kind = DESCRIPTORS[type(spec)]
-    with dnn.trace() as trace, kind.describing(spec, 2, own_handle) as descriptor:
+    with dnn.trace() as trace, kind._describing(spec, 2, own_handle) as descriptor:
         if type(spec) is not dnn.SpatialTransformerSpec:  # which cuDNN does not tell
             descriptor.read_back()
     called = {call.function for call in trace.calls}

@@ -159,7 +159,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         CudnnError
             The C function failed.
         """
-        self.use()
+        self._use()
         key = self.key
         self._check_weights(weights)
         q_spec, k_spec, v_spec, y_spec = key.arrays
@@ -234,7 +234,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         out: Sequence[AnyArray | None] | None = None,
     ) -> AttentionGradients:
         """Enqueue the backward pass over the data; see `multi_head_attention_backward_data`."""
-        self.use()
+        self._use()
         call = self._recall(reserve, has_gradients=False)
         spec = self.spec
         if spec.dropout or spec.post_dropout:
@@ -287,7 +287,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
 
         See `multi_head_attention_backward_weights`.
         """
-        self.use()
+        self._use()
         call = self._recall(reserve, has_gradients=True)
         dy = call.dy
         assert dy is not None

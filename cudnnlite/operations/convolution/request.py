@@ -102,7 +102,7 @@ class ConvolutionRequest(Request[DeviceArray]):
             algorithm = parse_algorithm(self.operation, self.algorithm)
             self.interface = parse_interface(self.interface)
             return (*key, algorithm, self.interface, self.replay)
-        if self.handle.chooser is not None:
+        if self.handle._chooser is not None:
             return (*key, self._low_alignments(), *tuning_key(self.handle), self.replay)
         return (*key, None, None, True) if self.replay else key
 
@@ -135,7 +135,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        if self._is_free and self.handle.chooser is not None:
+        if self._is_free and self.handle._chooser is not None:
             return self._tuned_plan(key, problem, limit)
         # Later calls may have aligned operands, even if this call has not.
         plan = self._new_plan(problem, algorithm, limit, is_aligned=True)
@@ -178,7 +178,7 @@ class ConvolutionRequest(Request[DeviceArray]):
         problem = self.make_problem()
         limit = self.limit()
         algorithm = parse_algorithm(self.operation, self.algorithm)
-        if self._is_free and self.handle.chooser is not None:
+        if self._is_free and self.handle._chooser is not None:
             algorithm = self._tuned_choice(problem, limit)
         is_aligned = not any(array.ptr % ALIGNMENT for array in self._arrays().values())
         is_aligned = is_aligned or not self._is_free

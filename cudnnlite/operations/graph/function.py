@@ -258,7 +258,7 @@ class GraphRequest(Generic[ResultT]):
 
     def _view_operands(self) -> list[Any]:
         """View operands and outputs as arrays on the handle's device; return the operands."""
-        self._handle.use()
+        self._handle._use()
         operands = {name: array for name, array in self._operands.items() if array is not None}
         if self._out is None:
             operand_views = all_on_device(self._handle, [*operands.values()], operands)

@@ -207,7 +207,7 @@ def kept_plan(handle: Handle, key: tuple[Any, ...], make_plan: Callable[[], Plan
     A tuner cannot measure while a CUDA graph is recorded, so what is made then is for other recorded
     calls alone.
     """
-    if handle.chooser is not None and handle.device.is_capturing(handle.stream):
+    if handle._chooser is not None and handle.device.is_capturing(handle.stream):
         key = (*key, "recorded")
         plan: PlanT | None = handle.plans.find(key)
         if plan is not None:

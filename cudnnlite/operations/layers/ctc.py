@@ -327,7 +327,7 @@ class CTCLossPlan(StatefulPlan):
         CudnnError
             The C function failed.
         """
-        self.use()
+        self._use()
         x = self._operand(x, "x", self.x)
         integers = self._check_integers((labels, label_lengths, input_lengths))
         on_device_integers = [array for array in integers if isinstance(array, DeviceArray)]

@@ -67,7 +67,7 @@ class DropoutState(NonCopyable):
     _instead_of_copy = "save() returns its states, and restore() puts them into another"
 
     def __init__(self, handle: Handle, seed: int = 0) -> None:
-        instance_of(handle, Handle, "handle", "; it comes first: DropoutState(handle, seed)").use()
+        instance_of(handle, Handle, "handle", "; it comes first: DropoutState(handle, seed)")._use()
         self.seed = integer(seed, "seed", 0, _MAX_SEED)
         size = ctypes.c_size_t()
         handle.api.cudnnDropoutGetStatesSize(handle.ptr, size)

@@ -246,7 +246,7 @@ class RNNForwardRequest:
         if self.workspace is None or self.workspace_limit is not None:
             limit: int | None = self.handle.workspace.limit_for(self.workspace_limit)
             return limit
-        if self.algorithm is None and self.handle.chooser is not None:
+        if self.algorithm is None and self.handle._chooser is not None:
             return usable_workspace(on_device(self.handle, self.workspace, "workspace"))
         return None
 
@@ -263,7 +263,7 @@ class RNNForwardRequest:
         dropout_state = self._parse_dropout_state()
         result = parse_algorithm(self.algorithm, self.spec, data.batch)
         is_guess = result is None
-        if result is None and self.handle.chooser is not None:
+        if result is None and self.handle._chooser is not None:
             tuned_data = _with_unequal_lengths(data) if lengths_vary else data
             result = self._tuned_choice(tuned_data, limit, replay=replay)
         if result is None:

@@ -169,7 +169,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
             The C function failed.
         """
         if self._closed or get_ident() != self._thread or call_watch.active:
-            self.use()
+            self._use()
         network = self._network
         x = on_device(self._handle, x, "x")
         if weights is None or weights is not self._last_weights():
@@ -243,7 +243,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         out: Sequence[AnyArray | None] | None = None,
     ) -> RNNGradients:
         """Enqueue the backward pass over the data; see `rnn_backward_data`."""
-        self.use()
+        self._use()
         call = self._recall(reserve, has_gradients=False)
         network = self._network
         if dy is None and dhy is None and dcy is None:
@@ -310,7 +310,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         self, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
     ) -> RNNWeights:
         """Enqueue the backward pass over the weights; see `rnn_backward_weights`."""
-        self.use()
+        self._use()
         call = self._recall(reserve, has_gradients=True)
         network = self._network
         inputs = {

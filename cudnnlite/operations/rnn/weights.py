@@ -75,7 +75,7 @@ class RNNWeights(NamedWeights):
     """
 
     def __init__(self, handle: Handle, spec: RNNSpec) -> None:
-        instance_of(handle, Handle, "handle", "; it comes first: RNNWeights(handle, spec)").use()
+        instance_of(handle, Handle, "handle", "; it comes first: RNNWeights(handle, spec)")._use()
         instance_of(spec, RNNSpec, "spec")
         with RNNDescriptor(spec, api=handle.api) as descriptor:
             size = ctypes.c_size_t()

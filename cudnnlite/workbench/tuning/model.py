@@ -151,7 +151,7 @@ def tune_model(
         handle_limit = None
         if isinstance(device, Handle):
             handle = device
-            handle.use()  # Raises if the handle is closed or belongs to another thread.
+            handle._use()  # Raises if the handle is closed or belongs to another thread.
             handle_limit = handle.workspace.limit_for(None)
         target = _find_target(device, executor)
         # The lower one of the two workspace limits, in bytes.

@@ -215,7 +215,7 @@ class Tuner(Closable):
         return peaks_of(self.handle.device)
 
     @cached_property
-    def plan_store(self) -> PlanStore | None:
+    def _plan_store(self) -> PlanStore | None:
         """The compiled plans in the cache; None if they are not kept."""
         return self.cache.plans_for(self.device) if self._uses_cache else None
 
@@ -258,7 +258,7 @@ class Tuner(Closable):
         """
         problem = as_problem(problem)
         search = search_of(problem)
-        self.handle.use()
+        self.handle._use()
         policy = self._policy_within(limit=None)
         if operands is None:
             no_alignments: dict[str, int] = {}
@@ -326,7 +326,7 @@ class Tuner(Closable):
         """
         problem = as_problem(problem)
         search_of(problem)
-        self.handle.use()
+        self.handle._use()
         policy = self._policy_within(workspace_limit)
         alignments = dict(alignments or {})
         representative = representative_problem(problem)
@@ -491,7 +491,7 @@ class Tuner(Closable):
         make_plan = search_of(problem).make_plan
         choice = next((row for row in table if row.ok), None)
         is_engine = choice is not None and isinstance(choice.algorithm, Engine)
-        if self.plan_store is None or make_plan is None or not is_engine:
+        if self._plan_store is None or make_plan is None or not is_engine:
             return
         with _use_chooser(self.handle, self):
             try:
@@ -579,13 +579,13 @@ def autotuned(
 @contextmanager
 def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
     """Let a tuner, or with None nobody, choose for a handle's operations in the block."""
-    chooser_before, store_before = handle.chooser, handle.plan_store
-    handle.chooser = tuner
-    handle.plan_store = None if tuner is None else tuner.plan_store
+    chooser_before, store_before = handle._chooser, handle._plan_store
+    handle._chooser = tuner
+    handle._plan_store = None if tuner is None else tuner._plan_store
     try:
         yield
     finally:
-        handle.chooser, handle.plan_store = chooser_before, store_before
+        handle._chooser, handle._plan_store = chooser_before, store_before
 
 
 def best_replayed(table: AlgorithmTable) -> AlgorithmResult:

@@ -36,8 +36,8 @@ class PlanningApi(CudnnApi):
 
     def __init__(self, library, store):
         super().__init__(library)
-        self.plan_store = store
-        self.kernel_caches = KernelCaches()
+        self._plan_store = store
+        self._kernel_caches = KernelCaches()
 
 
 def product(m, k, n):
@@ -60,9 +60,9 @@ def engines_of(api, last_first):
             graph = lower(product(*size), api, stack, device)
             found = [*configurations_to_try(graph, HEURISTICS_OF_PLANS, stack)]
             compiled = [each for each in found if each.compiled and each.engine.knobs]
-            is_first = not api.kernel_caches.engines(graph, None)
+            is_first = not api._kernel_caches.engines(graph, None)
             chosen = compiled[-1 if last_first and is_first else 0]
-            stack.enter_context(api.kernel_caches.plan(graph, chosen, api.plan_store))
+            stack.enter_context(api._kernel_caches.plan(graph, chosen, api._plan_store))
             engines.append(chosen.engine.to_plain())
     return engines
 

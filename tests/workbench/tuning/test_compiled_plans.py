@@ -344,7 +344,7 @@ def test_a_cache_in_memory_has_no_plans():
 @pytest.fixture
 def stored(own_handle, tmp_path):
     """Return a handle whose compiled plans are kept in a folder."""
-    own_handle.plan_store = store(tmp_path, DeviceIdentity.of(own_handle.device))
+    own_handle._plan_store = store(tmp_path, DeviceIdentity.of(own_handle.device))
     return own_handle
 
 
@@ -404,7 +404,7 @@ def test_what_cudnn_does_not_restore_is_made_anew(stored, tmp_path, texts, messa
     (file,) = plan_files(tmp_path)
     whole = file.read_bytes()
     subject = json.loads(whole.partition(b"\n")[0])["subject"]
-    stored.plan_store.keep(subject, '{"emulated": true, "objects": []}')
+    stored._plan_store.keep(subject, '{"emulated": true, "objects": []}')
     run(stored, product())
     assert "cuDNN does not restore it" in messages()
     assert file.read_bytes() == whole
@@ -415,17 +415,17 @@ def test_what_cudnn_does_not_restore_is_made_anew(stored, tmp_path, texts, messa
 def test_a_plan_is_kept_beside_the_choice(own_handle, tmp_path, monkeypatch, texts):
     """What was tuned is restored by the next process; the emulated device stands for a GPU here."""
     folder = store(tmp_path, DeviceIdentity.of(own_handle.device))
-    monkeypatch.setattr(dnn.Tuner, "plan_store", folder)
+    monkeypatch.setattr(dnn.Tuner, "_plan_store", folder)
     graph = product()
     with dnn.autotuned(own_handle, cache=":memory:") as tuner:
-        assert own_handle.plan_store is folder
+        assert own_handle._plan_store is folder
         choice = tuner.tune(graph).best()
         (file,) = plan_files(tmp_path)
         assert texts == []
         run(own_handle, product())
         assert len(texts) == 1
         assert plan_files(tmp_path) == [file]
-    assert own_handle.plan_store is None
+    assert own_handle._plan_store is None
     assert choice.algorithm.index == FORMULA_ENGINE
 
 
