@@ -15,7 +15,7 @@ from helpers.tuning_entries import convolution, rows
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
-from cudnnlite import convolution_forward, rnn_forward
+from cudnnlite import AlgorithmTable, convolution_forward, rnn_forward
 from cudnnlite.cli import autotune as cli_autotune
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import problems as cli_problems
@@ -23,7 +23,6 @@ from cudnnlite.cli.app import app
 from cudnnlite.cli.tunings import csv_text, lines_of
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import NoDeviceError
-from cudnnlite.problems.table import AlgorithmTable
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST
 from cudnnlite.workbench.report import page
 from cudnnlite.workbench.tuning import model

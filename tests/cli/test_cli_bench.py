@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import cudnnlite as dnn
+from cudnnlite import OperationPlan
 from cudnnlite.cli import bench as cli_bench
 from cudnnlite.cli import common as cli_common
 from cudnnlite.cli import options as cli_options
@@ -20,9 +21,8 @@ from cudnnlite.cli.bench_lines import model_lines
 from cudnnlite.cli.bench_problems import PROBLEM_OPTIONS, line_of
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.types import Problem
 from cudnnlite.workbench.bench.lists import (
     LISTS,
     attention_problem,

@@ -17,7 +17,7 @@ from cudnnlite.cli import compare as cli_compare
 from cudnnlite.cli.app import app
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 from cudnnlite.errors import LibraryError
-from cudnnlite.graph.engines import Engine
+from cudnnlite.types import Engine
 from cudnnlite.workbench.absent.answers import Answer, Candidate
 from cudnnlite.workbench.absent.candidates import Candidates
 from cudnnlite.workbench.bench.lists import attention_problem, matmul_problem

@@ -32,11 +32,11 @@ import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.errors import CudnnError, DeviceLostError
 from cudnnlite.graph import faults
-from cudnnlite.graph.engines import HEURISTICS, Engine, configurations
+from cudnnlite.graph.engines import HEURISTICS, configurations
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.nearest import changes
-from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.convolution.graphs import data_of
+from cudnnlite.types import Engine, GraphTensor
 from device.problems import busy, fill_scratch, poisoned, upload
 
 Array = np.ndarray[Any, Any]

@@ -26,7 +26,8 @@ from cudnnlite.operations.convolution.request import ConvolutionRequest
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.catalogue import OPERATIONS
 from cudnnlite.problems.operation import Operation
-from cudnnlite.problems.problem import SCALARS, Problem
+from cudnnlite.problems.problem import SCALARS
+from cudnnlite.types import Problem
 
 from .problems import LAST, poisoned, random_values, upload, with_gaps
 

@@ -16,7 +16,7 @@ import cudnnlite as dnn
 from cudnnlite import rnn_forward
 from cudnnlite.devices import plan_cache
 from cudnnlite.plans.operands import alignment_of
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning import tuner as tuner_module
 from cudnnlite.workbench.tuning.cache import TuningCache
 from cudnnlite.workbench.tuning.recording import record_problems

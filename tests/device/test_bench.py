@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite import OperationPlan, RNNPlan
 from cudnnlite.devices.peaks import CARDS, peaks_from
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.layers.matmul import product_graph
-from cudnnlite.operations.rnn.rnn_plan import RNNPlan
-from cudnnlite.plans.operation_plan import OperationPlan
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
+from cudnnlite.types import Problem
 from cudnnlite.workbench.bench.guards import ZONE, GuardedMemory
 from cudnnlite.workbench.bench.lists import attention_problem, matmul_problem
 from cudnnlite.workbench.bench.measuring import BenchOptions, bench_problem

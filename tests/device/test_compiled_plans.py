@@ -8,11 +8,11 @@ import pytest
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import KernelCaches
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
+from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.tuning.entries import DeviceIdentity
 from cudnnlite.workbench.tuning.plan_files import PlanFiles, plan_files
 

@@ -23,7 +23,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.graph.convolution_formulas import add_input, add_output
 from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.problems.catalogue import OPERATIONS
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.accuracy import why_wrong
 from cudnnlite.workbench.tuning.convolution_reference import ConvolutionReference
 

@@ -17,7 +17,6 @@ from cudnnlite import convolution_forward
 from cudnnlite._raw.enums import BackendHeurMode, BackendKnobType, PointwiseMode
 from cudnnlite._raw.leaks import release_leaks
 from cudnnlite.graph import engines
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.convolution_formulas import (
     add_convolution,
     add_input,
@@ -31,7 +30,8 @@ from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.operations.convolution import graphs
 from cudnnlite.operations.convolution.engines import engine_rows
-from cudnnlite.problems.problem import Problem as Described
+from cudnnlite.types import BackendDescriptor
+from cudnnlite.types import Problem as Described
 from cudnnlite.workbench.tuning.entries import row_from_plain, row_to_plain
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps

@@ -11,9 +11,9 @@ import pytest
 from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
+from cudnnlite import OperationPlan
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
-from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 from cudnnlite.workbench.tuning.tuner import best_replayed
 

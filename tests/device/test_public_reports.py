@@ -16,7 +16,7 @@ from tolerances import assert_close
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype
-from cudnnlite.graph.engines import Engine
+from cudnnlite.types import Engine
 from cudnnlite.workbench.tuning.trial import Trial
 
 from .problems import poisoned, upload

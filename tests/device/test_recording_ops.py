@@ -9,7 +9,7 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.recording import record_problems
 
 from .test_rnn_plan import Network

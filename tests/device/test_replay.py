@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite.plans.replay import Replay, ReplayCosts
+from cudnnlite.types import Replay, ReplayCosts
 from cudnnlite.workbench.tuning.replayed_rows import with_replay
 
 from .problems import Problem, fill, memory_of, poisoned, upload, with_gaps

@@ -20,8 +20,8 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.results import ranking_ms
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 
 from .problems import ALGORITHMS, FIRST, LAST, PATTERN, Array, fill, memory_of, upload, with_gaps

@@ -13,7 +13,7 @@ from helpers.refusals import refuses
 import cudnnlite as dnn
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.cache import TuningCache
 
 from .problems import Problem as Case

@@ -9,9 +9,8 @@ import pytest
 from tolerances import assert_close, bound
 
 import cudnnlite as dnn
+from cudnnlite import OperationPlan, RNNPlan
 from cudnnlite.devices.arrays import part_of
-from cudnnlite.operations.rnn.rnn_plan import RNNPlan
-from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.results import CACHE, HEURISTIC
 
 from .problems import Problem as Case

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from markdown_pages import Page
 
-from cudnnlite import convolution_forward
+from cudnnlite import AlgorithmResult, convolution_forward
 from cudnnlite._raw.library import load_library
 from cudnnlite.enums import ConvolutionFwdAlgo, MathType
-from cudnnlite.problems.problem import Problem
-from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec, FilterSpec, TensorSpec
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.cache import TuningCache
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, make_key
 from cudnnlite.workbench.tuning.policy import TuningPolicy

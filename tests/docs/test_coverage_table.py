@@ -8,10 +8,10 @@ import pytest
 from helpers.extensions import load
 
 import cudnnlite as dnn
-from cudnnlite._raw import types
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.devices.device_choice import get_device
 from cudnnlite.problems.catalogue import OPERATIONS
+from cudnnlite.raw import types
 
 table = load("coverage_table")
 

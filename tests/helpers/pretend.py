@@ -28,7 +28,7 @@ from cudnnlite.devices import device_choice as choice
 from cudnnlite.devices.device import DeviceFacts
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.problems.convolution import FORWARD
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning import tuner
 
 FOLDER, GPUS = "PRETEND_FOLDER", "PRETEND_GPUS"

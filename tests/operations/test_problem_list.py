@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.transform import TRANSFORM
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.problem_list import (
     FORMAT,
     VERSION,

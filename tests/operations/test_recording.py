@@ -15,7 +15,7 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.call_watch import paused, record
-from cudnnlite.problems.problem import Problem
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.recording import record_problems
 
 

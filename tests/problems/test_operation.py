@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from samples import SAMPLES
 
 import cudnnlite as dnn
+from cudnnlite import OperationPlan
 from cudnnlite._raw.api import library_api
 from cudnnlite.descriptors.declared import DeclaredDescriptor
 from cudnnlite.descriptors.native import DESCRIPTORS
-from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.problems.catalogue import OPERATIONS, TUNABLE
 from cudnnlite.problems.operation import Operation, check_alike, gradient_of
-from cudnnlite.problems.problem import Problem, problem_from_plain
+from cudnnlite.problems.problem import problem_from_plain
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layers import DropoutSpec
+from cudnnlite.types import Problem
 
 POOL, POOL_BACK, SOFT, SOFT_BACK = (
     OPERATIONS[name]

@@ -31,10 +31,11 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import CudnnliteError
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.convolution import FORWARD
-from cudnnlite.problems.problem import Problem, problem_from_plain
+from cudnnlite.problems.problem import problem_from_plain
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.frozen import from_plain, to_plain
+from cudnnlite.types import Problem
 
 X, W = TensorSpec((2, 4, 7, 6), "float16", "NHWC"), FilterSpec((6, 2, 3, 2), "float16", "NHWC")
 

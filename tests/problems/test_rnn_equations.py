@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from cudnnlite._raw.enums import RNNMode
+from cudnnlite.enums import RNNMode
 from cudnnlite.problems.rnn_equations import (
     CellWeights,
     Network,

@@ -7,9 +7,9 @@ from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.attention.attention_graphs import backward_graph
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.rnn import FORWARD as RNN_FORWARD
 from cudnnlite.problems.work import work_of
+from cudnnlite.types import Problem
 from cudnnlite.workbench.bench.lists import (
     LISTS,
     attention_problem,

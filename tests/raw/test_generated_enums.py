@@ -8,9 +8,11 @@ import re
 import header_text
 import pytest
 
-from cudnnlite._raw import enums
+from cudnnlite import MathType
 from cudnnlite._raw.attributes import KINDS_SINCE
-from cudnnlite._raw.enums import C_MEMBERS, C_NAMES, MathType, Status
+from cudnnlite._raw.enums import C_MEMBERS, C_NAMES
+from cudnnlite.enums import Status
+from cudnnlite.raw import enums
 
 
 def generated():

@@ -6,10 +6,10 @@ import re
 import header_text
 import pytest
 
-from cudnnlite._raw import enums, types
 from cudnnlite._raw.calls import CallArgumentError, convert
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite._raw.types import HEADER_VERSION
+from cudnnlite.raw import enums, types
 
 SCALARS = {
     "int": ctypes.c_int,

@@ -5,7 +5,7 @@ import ctypes
 import header_text
 import pytest
 
-from cudnnlite._raw import types
+from cudnnlite.raw import types
 
 
 def test_every_handle_is_a_class_of_its_own():

@@ -10,7 +10,6 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite import ArgumentError, DataType, MathType
-from cudnnlite._raw import enums as raw_enums
 from cudnnlite._raw.cenum import CEnum
 from cudnnlite.arguments import shown
 from cudnnlite.dtypes import (
@@ -22,6 +21,7 @@ from cudnnlite.dtypes import (
     vector_length,
 )
 from cudnnlite.enums import parse_enum, parse_math_type
+from cudnnlite.raw import enums as raw_enums
 from cudnnlite.sizes import format_size, parse_size
 
 PUBLIC_ENUMS = [

@@ -11,10 +11,10 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite._raw.api import CudnnApi, library_api
 from cudnnlite._raw.library import load_library_without_driver
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
 from cudnnlite.graph.compiled_plans import KernelCaches, configurations_to_try
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
+from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.absent.driver_stub import driver_stub
 
 SIZES = ((48, 64, 80), (1024, 256, 72), (8, 8, 8), (200, 40, 3000), (2040, 1928, 1800))

@@ -3,7 +3,7 @@
 import re
 
 import cudnnlite as dnn
-from cudnnlite.graph.engines import Engine
+from cudnnlite.types import Engine
 from cudnnlite.workbench.absent.answers import Answer, Candidate
 from cudnnlite.workbench.absent.candidates import Candidates
 from cudnnlite.workbench.bench.comparison import RunComparison

@@ -25,9 +25,9 @@ from cudnnlite.devices import observer, plan_cache
 from cudnnlite.devices.cuda import CudaDevice
 from cudnnlite.emulated.memory import ALIGNMENT
 from cudnnlite.plans import capture as capture_module
-from cudnnlite.plans.capture import CapturedGraph
 from cudnnlite.plans.replay import ReplayedCall
 from cudnnlite.raw import types
+from cudnnlite.types import CapturedGraph
 from cudnnlite.workbench.tracing.memory import checksum
 from cudnnlite.workbench.tracing.recorder import TracedCall
 

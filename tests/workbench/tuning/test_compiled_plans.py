@@ -14,7 +14,7 @@ from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
 from cudnnlite.emulated.engines import FORMULA_ENGINE
-from cudnnlite.graph.backend_descriptor import BackendDescriptor
+from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.tuning import account_key as account_module
 from cudnnlite.workbench.tuning.account_key import account_key
 from cudnnlite.workbench.tuning.cache import TuningCache

@@ -25,8 +25,8 @@ from helpers.pretend import Pretence, problem, rows_of
 import cudnnlite as dnn
 from cudnnlite._raw.library import LIBRARY_VARIABLE
 from cudnnlite.errors import TuningWarning
-from cudnnlite.problems.problem import Problem
 from cudnnlite.problems.transform import TRANSFORM
+from cudnnlite.types import Problem
 from cudnnlite.workbench.report.page import to_plain
 from cudnnlite.workbench.tuning import model, tuning_run
 from cudnnlite.workbench.tuning.cache import TuningCache

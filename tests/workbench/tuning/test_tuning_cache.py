@@ -12,7 +12,7 @@ from helpers.tuning_entries import EARLY, H100, H200, LATE, entry, rnn
 from helpers.tuning_files import MANY, file_of, fill, found_in, names, nothing_written, run
 
 from cudnnlite import ArgumentError
-from cudnnlite._raw.enums import ConvolutionFwdAlgo
+from cudnnlite.enums import ConvolutionFwdAlgo
 from cudnnlite.errors import ClosedError, TuningCacheError
 from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, TuningKey

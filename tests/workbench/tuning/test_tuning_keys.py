@@ -14,6 +14,7 @@ from helpers.tunings import specs_of
 
 from cudnnlite import (
     ActivationSpec,
+    AlgorithmResult,
     ArgumentError,
     ConvolutionSpec,
     FilterSpec,
@@ -28,9 +29,9 @@ from cudnnlite import (
 from cudnnlite.enums import ConvolutionFwdAlgo, Determinism, MathType, RNNAlgo, Status
 from cudnnlite.problems import fused_convolution
 from cudnnlite.problems.catalogue import TUNABLE
-from cudnnlite.problems.problem import Problem, problem_from_plain
-from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.problems.problem import problem_from_plain
 from cudnnlite.specs import RNNDataSpec
+from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.entries import (
     LEFT_OUT,
     SCHEMA,
