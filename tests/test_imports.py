@@ -120,6 +120,7 @@ PLUMBING = {
     "graph.device_properties",
     "graph.engines",
     "graph.execution_plan",
+    "graph.exclusions",
     "graph.faults",
     "graph.lowering",
     "graph.operation_graph",
@@ -141,6 +142,7 @@ PLUMBING = {
     "operations.rnn.native_rnn",
     # plans
     "plans.capture",
+    "plans.choice",
     "plans.graph_call",
     "plans.graph_plan",
     "plans.operands",

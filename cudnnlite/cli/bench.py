@@ -128,7 +128,6 @@ def bench(
     no_tf32: options.NoTF32 = False,
     also_layout: options.AlsoLayout = None,
     interface: options.Interface = None,
-    exclude: options.Exclude = None,
     flush_l2: options.FlushL2 = False,
     engines: options.Engines = False,
     device: common.DeviceOption = None,

@@ -196,7 +196,8 @@ def policy_of(flags: SimpleNamespace) -> TuningPolicy:
     values: dict[str, Any] = {name: getattr(flags, name) for name in names}
     values["allow_tf32"] = not flags.no_tf32
     values["layouts"] = _parse_other_layouts(flags.also_layout)
-    values["exclude"] = flags.exclude or ()
+    if "exclude" in values:
+        values["exclude"] = flags.exclude or ()
     if flags.engines:
         values["search"] = "engines"
     with report_misuse():

@@ -6,6 +6,7 @@ A request asks `tuned_choice` if its caller names nothing; None leaves the choic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from cudnnlite.devices.handle import Handle
 from cudnnlite.problems.problem import Problem
@@ -47,6 +48,14 @@ def tuned_choice(
         problem, alignments, limit, for_call=True, replay=replay
     )
     return choice
+
+
+def set_chooser(handle: Handle, chooser: Any, plan_store: Any = None) -> None:
+    """Let a tuner, or with None nobody, choose for a handle's operations.
+
+    `plan_store` keeps the plans that cuDNN compiles for them.
+    """
+    handle._chooser, handle._plan_store = chooser, plan_store
 
 
 def tuning_key(handle: Handle) -> tuple[object, ...]:

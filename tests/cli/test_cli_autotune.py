@@ -511,6 +511,8 @@ def test_the_flags_of_the_policy(tuner):
         "graph",
         "--flush-l2",
         "--engines",
+        "--exclude",
+        "engine 7",
     )
     assert result.exit_code == 1
     policy = tuner.options["policy"]
@@ -524,6 +526,7 @@ def test_the_flags_of_the_policy(tuner):
         interface="graph",
         flush_l2=True,
         search="engines",
+        exclude=("engine 7",),
     )
     usual = TuningPolicy().to_plain()
     unchanged = {name for name, value in policy.to_plain().items() if value == usual[name]}

@@ -15,6 +15,7 @@ import pytest
 import cudnnlite as dnn
 from cudnnlite import rnn_forward
 from cudnnlite.devices import plan_cache
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.plans.operands import alignment_of
 from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning import tuner as tuner_module
@@ -77,7 +78,8 @@ class Chooser:
 @pytest.fixture
 def chooser(handle: dnn.Handle) -> Iterator[Chooser]:
     """A chooser of this handle's."""
-    handle._chooser = new_chooser = Chooser(FIRST)
+    new_chooser = Chooser(FIRST)
+    set_chooser(handle, new_chooser)
     yield new_chooser
     assert handle._chooser is new_chooser
 
@@ -334,13 +336,13 @@ def test_what_is_wrong_is_told_as_without(handle: dnn.Handle, case: Case, name: 
     arguments = {"x": case.x, "w": case.w, "conv": case.conv, "out": out} | options
     errors = []
     for chooser_or_none in (None, Chooser(FIRST)):
-        handle._chooser = chooser_or_none
+        set_chooser(handle, chooser_or_none)
         with pytest.raises(dnn.CudnnliteError) as caught:
             dnn.convolution_forward(handle, **arguments)
         errors.append((caught.type, str(caught.value)))
         del caught
         assert chooser_or_none is None or chooser_or_none.requests == [] or name == "beta_alone"
-    handle._chooser = None
+    set_chooser(handle, None)
     assert errors[0] == errors[1]
     assert (memory_of(out) == PATTERN).all()
 
@@ -478,12 +480,12 @@ RNN_WRONG: dict[str, Any] = {
 def test_what_is_wrong_of_an_rnn_is_told_as_without(handle: dnn.Handle, name: str) -> None:
     network, errors = Network(handle), []
     for chooser_or_none in (None, Chooser(STATIC)):
-        handle._chooser = chooser_or_none
+        set_chooser(handle, chooser_or_none)
         with pytest.raises(dnn.CudnnliteError) as caught:
             network.run(**RNN_WRONG[name])
         errors.append((caught.type, str(caught.value)))
         del caught
-    handle._chooser = None
+    set_chooser(handle, None)
     assert errors[0] == errors[1]
 
 
@@ -615,7 +617,7 @@ class OwnError(Exception):
 def test_the_chooser_before_comes_back(handle: dnn.Handle, case: Case) -> None:
     """Also where the block fails; blocks may be nested."""
     before = Chooser(FIRST)
-    handle._chooser = before
+    set_chooser(handle, before)
 
     def fail() -> None:
         with dnn.autotuned(handle, cache=":memory:") as outer:
@@ -633,7 +635,7 @@ def test_the_chooser_before_comes_back(handle: dnn.Handle, case: Case) -> None:
     with pytest.raises(OwnError):
         fail()
     assert handle._chooser is before
-    handle._chooser = None
+    set_chooser(handle, None)
     gc.collect()
 
 

@@ -1,5 +1,6 @@
 """Plans that are restored, and kernels that serve all sizes: the same bits, and one compilation."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,6 +13,7 @@ from cudnnlite.graph.compiled_plans import KernelCaches
 from cudnnlite.graph.engines import configurations
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.selection import HEURISTICS_OF_PLANS
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.tuning.entries import DeviceIdentity
 from cudnnlite.workbench.tuning.plan_files import PlanFiles, plan_files
@@ -40,13 +42,14 @@ def product(m: int, k: int, n: int, *, dynamic_shapes: bool = False) -> dnn.Grap
 
 
 @pytest.fixture
-def store(handle: dnn.Handle, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def store(handle: dnn.Handle, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the folder in which the handle keeps compiled plans."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "account"))
     identity = DeviceIdentity.of(handle.device)
     files = PlanFiles(tmp_path, identity, read_only=False, trust_code=False)
-    monkeypatch.setattr(handle, "_plan_store", files)
-    return tmp_path
+    set_chooser(handle, None, files)
+    yield tmp_path
+    set_chooser(handle, None)
 
 
 @pytest.fixture

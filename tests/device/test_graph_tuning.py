@@ -14,6 +14,7 @@ import cudnnlite as dnn
 from cudnnlite import OperationPlan
 from cudnnlite.emulated.device import EmulatedDevice
 from cudnnlite.graph.problem import GraphProblem
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
 from cudnnlite.workbench.tuning.tuner import best_replayed
 
@@ -269,7 +270,7 @@ def test_a_plan_says_whether_it_replays(handle: dnn.Handle, replay: bool) -> Non
         def choose(self, *arguments: object, **options: object) -> None:
             option_sets.append(options)
 
-    handle._chooser = Chooser()
+    set_chooser(handle, Chooser())
     x = handle.array(np.ones((2, 8, 9, 9)), dtype="float32")
     w = handle.array(np.ones((8, 8, 3, 3)), dtype="float32")
     spec = dnn.RNNSpec("gru", 8, 8)
@@ -297,7 +298,7 @@ def test_scratch_outputs_take_their_part_of_the_tuner_s_limit() -> None:
     heads = [dnn.TensorSpec((1, 2, 64, 64), "float16")] * 5
     stats = dnn.TensorSpec((1, 2, 64, 1))
     with dnn.Handle("emulated", workspace_limit=limit) as handle:
-        handle._chooser = Chooser()
+        set_chooser(handle, Chooser())
         with dnn.scaled_dot_product_attention_backward.plan(handle, *heads, stats) as plan:
             (engine_limit,) = limits
             assert limit - engine_limit >= plan.workspace - plan.choice.workspace > 0

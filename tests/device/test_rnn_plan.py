@@ -23,6 +23,7 @@ from cudnnlite.descriptors.rnn import RNNDataDescriptor, RNNStateDescriptor, rea
 from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.enums import parse_enum
 from cudnnlite.operations.rnn.choice import heuristic
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.workbench.tuning.recording import record_problems
 from cudnnlite.workbench.tuning.rnn_search import (
     all_candidates,
@@ -549,7 +550,8 @@ class CountingChooser:
 
 def test_a_tuner_is_asked_once_for_a_choice(handle: dnn.Handle) -> None:
     network = Network(handle)
-    handle._chooser = chooser = CountingChooser(dnn.AlgorithmResult(STANDARD, FMA))
+    chooser = CountingChooser(dnn.AlgorithmResult(STANDARD, FMA))
+    set_chooser(handle, chooser)
     for _ in range(3):
         network.assert_right(network.run())
     with network.plan() as plan:
@@ -568,7 +570,8 @@ def test_a_tuner_without_a_choice_is_asked_again(handle: dnn.Handle) -> None:
     network = Network(handle)
     network.run()
     plans = len(handle.plans)
-    handle._chooser = chooser = CountingChooser(None)
+    chooser = CountingChooser(None)
+    set_chooser(handle, chooser)
     for _ in range(3):
         network.assert_right(network.run())
     assert chooser.count == 3

@@ -20,6 +20,7 @@ import cudnnlite as dnn
 from cudnnlite import convolution_forward, rnn_forward
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.emulated.device import EmulatedDevice
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.problems.results import ranking_ms
 from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.timing_policy import TimingPolicy
@@ -989,11 +990,8 @@ def test_everything_is_put_back(
     tuner.tune(problem)  # whatever is loaded once is loaded
     other = tuner_of(handle)
     handle.synchronize()
-    handle.stream, handle._chooser, handle.workspace.limit = (
-        handle.device.create_stream(),
-        chooser,
-        "32 MiB",
-    )
+    set_chooser(handle, chooser)
+    handle.stream, handle.workspace.limit = handle.device.create_stream(), "32 MiB"
     handle.workspace.reserve(1000, handle.stream)
     before = state_of(handle)
     with monkeypatch.context() as patch:
@@ -1019,7 +1017,7 @@ def test_everything_is_put_back(
                 other.tune(problem)
             assert not other.is_remembered(problem)
     assert state_of(handle) == before
-    handle._chooser = None
+    set_chooser(handle, None)
     assert other.tune(problem)[0].ok
     assert handle.stream is before[0]
     handle.stream.sync()
@@ -1044,7 +1042,7 @@ def test_after_each_failure_the_handle_is_as_before(
             tuner = tuner_of(handle)
             monkeypatch.setattr(dnn.Tuner, "timing", QUICK._replace(rounds=1, on_chip=0))
             stream, chooser = handle.stream, object()
-            handle._chooser = chooser
+            set_chooser(handle, chooser)
             world.ledger.fail(len(world.ledger.started) + nth + 1, status)
             try:
                 with warnings.catch_warnings():

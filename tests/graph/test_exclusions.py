@@ -143,5 +143,5 @@ def test_an_engine_without_knobs_is_each_of_its_configurations() -> None:
     for excluded in (dnn.types.Engine(2), engine, "engine 2"):
         assert dnn.TuningPolicy(exclude=[excluded]).why_not(row, dnn.enums.DataType.FLOAT)
     assert not dnn.TuningPolicy(exclude="engine 3").why_not(row, dnn.enums.DataType.FLOAT)
-    with pytest.raises(dnn.ArgumentError, match=r"exclude has 7; allowed: algorithms"):
+    with pytest.raises(dnn.ArgumentError, match=r"exclude=\[7\]; allowed: algorithms"):
         dnn.TuningPolicy(exclude=[7])

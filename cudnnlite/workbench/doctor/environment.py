@@ -16,6 +16,7 @@ from cudnnlite._raw.dependencies import how_to_install, missing_packages
 from cudnnlite._raw.library import LIBRARY_VARIABLE, UNKNOWN_VARIABLE
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.errors import ArgumentError
+from cudnnlite.graph.exclusions import VARIABLE as FAULTS_VARIABLE
 from cudnnlite.workbench.doctor.finding import (
     BROKEN,
     NOTE,
@@ -27,7 +28,13 @@ from cudnnlite.workbench.doctor.finding import (
 )
 from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE
 
-_OUR_VARIABLES = (DEVICE_VARIABLE, LIBRARY_VARIABLE, UNKNOWN_VARIABLE, CACHE_VARIABLE)
+_OUR_VARIABLES = (
+    DEVICE_VARIABLE,
+    LIBRARY_VARIABLE,
+    UNKNOWN_VARIABLE,
+    FAULTS_VARIABLE,
+    CACHE_VARIABLE,
+)
 # Variables that change which library is loaded, which device is used, or what is computed.
 VARIABLES = (
     *_OUR_VARIABLES,
@@ -48,6 +55,7 @@ VARIABLES = (
 _TEST_VARIABLES = ("CUDNNLITE_REQUIRE_GPU",)
 _PATH_VARIABLES = (
     LIBRARY_VARIABLE,
+    FAULTS_VARIABLE,
     "CUDNN_PATH",
     "CUDA_PATH",
     "CUDA_HOME",

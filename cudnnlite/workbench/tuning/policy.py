@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from cudnnlite import AlgorithmResult
-from cudnnlite.arguments import one_of, sequence, shown
+from cudnnlite.arguments import instance_of, one_of, sequence, shown
 from cudnnlite.enums import DataType, MathType, parse_math_type
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
@@ -63,7 +63,7 @@ def _parse_exclude(value: Any, argument: str) -> tuple[str, ...]:
     for item in excluded:
         if not isinstance(item, (str, Engine, Enum)):
             raise ArgumentError(
-                f"{argument} has {shown(item)}; allowed: algorithms, engines, and their names"
+                f"{argument}={shown(names)}; allowed: algorithms, engines, and their names"
             )
     return tuple(sorted({str(item) for item in excluded}))
 
@@ -171,7 +171,7 @@ class TuningPolicy:
 
     def why_not(self, row: AlgorithmResult, dtype: DataType) -> str:
         """Return why a candidate for data of that type is excluded; empty if it is not."""
-        algorithm = row.algorithm
+        algorithm = instance_of(row, AlgorithmResult, "row").algorithm
         names = {str(algorithm)}
         if isinstance(algorithm, Engine):
             names.add(str(Engine(algorithm.index)))

@@ -28,6 +28,7 @@ from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.plans.capture import refuse_search
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.plans.operands import alignment_of, use
 from cudnnlite.problems import rnn as rnn_problem
 from cudnnlite.problems.convolution import FORWARD
@@ -215,7 +216,7 @@ class Tuner(Closable):
         return peaks_of(self.handle.device)
 
     @cached_property
-    def _plan_store(self) -> PlanStore | None:
+    def plan_store(self) -> PlanStore | None:
         """The compiled plans in the cache; None if they are not kept."""
         return self.cache.plans_for(self.device) if self._uses_cache else None
 
@@ -491,7 +492,7 @@ class Tuner(Closable):
         make_plan = search_of(problem).make_plan
         choice = next((row for row in table if row.ok), None)
         is_engine = choice is not None and isinstance(choice.algorithm, Engine)
-        if self._plan_store is None or make_plan is None or not is_engine:
+        if self.plan_store is None or make_plan is None or not is_engine:
             return
         with _use_chooser(self.handle, self):
             try:
@@ -579,13 +580,12 @@ def autotuned(
 @contextmanager
 def _use_chooser(handle: Handle, tuner: Tuner | None) -> Iterator[None]:
     """Let a tuner, or with None nobody, choose for a handle's operations in the block."""
-    chooser_before, store_before = handle._chooser, handle._plan_store
-    handle._chooser = tuner
-    handle._plan_store = None if tuner is None else tuner._plan_store
+    before = handle._chooser, handle._plan_store
+    set_chooser(handle, tuner, None if tuner is None else tuner.plan_store)
     try:
         yield
     finally:
-        handle._chooser, handle._plan_store = chooser_before, store_before
+        set_chooser(handle, *before)
 
 
 def best_replayed(table: AlgorithmTable) -> AlgorithmResult:

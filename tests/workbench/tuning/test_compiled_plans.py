@@ -14,6 +14,7 @@ from tolerances import GRAPH_BOUNDS, assert_close
 
 import cudnnlite as dnn
 from cudnnlite.emulated.engines import FORMULA_ENGINE
+from cudnnlite.plans.choice import set_chooser
 from cudnnlite.types import BackendDescriptor
 from cudnnlite.workbench.tuning import account_key as account_module
 from cudnnlite.workbench.tuning.account_key import account_key
@@ -344,7 +345,7 @@ def test_a_cache_in_memory_has_no_plans():
 @pytest.fixture
 def stored(own_handle, tmp_path):
     """Return a handle whose compiled plans are kept in a folder."""
-    own_handle._plan_store = store(tmp_path, DeviceIdentity.of(own_handle.device))
+    set_chooser(own_handle, None, store(tmp_path, DeviceIdentity.of(own_handle.device)))
     return own_handle
 
 
@@ -415,7 +416,7 @@ def test_what_cudnn_does_not_restore_is_made_anew(stored, tmp_path, texts, messa
 def test_a_plan_is_kept_beside_the_choice(own_handle, tmp_path, monkeypatch, texts):
     """What was tuned is restored by the next process; the emulated device stands for a GPU here."""
     folder = store(tmp_path, DeviceIdentity.of(own_handle.device))
-    monkeypatch.setattr(dnn.Tuner, "_plan_store", folder)
+    monkeypatch.setattr(dnn.Tuner, "plan_store", folder)
     graph = product()
     with dnn.autotuned(own_handle, cache=":memory:") as tuner:
         assert own_handle._plan_store is folder

@@ -24,6 +24,7 @@ VALUES = {
     "interface": ("graph", "graph"),
     "flush_l2": (True, True),
     "search": ("engines", "engines"),
+    "exclude": (["engine 7", "FFT"], ("FFT", "engine 7")),
 }
 ALLOWED_MATH = (
     "allowed: tf32, true_float32, float32, DEFAULT, TENSOR_OP, TENSOR_OP_ALLOW_CONVERSION, FMA, in "
@@ -122,6 +123,7 @@ WRONG = [
     ("interface", "engine", "'descriptor', 'graph', None"),
     ("flush_l2", 0, "allowed: True, False"),
     ("search", "all", "'heuristics', 'engines'"),
+    ("exclude", [7], "algorithms, engines, and their names"),
 ]
 
 
@@ -208,6 +210,7 @@ def test_a_policy_is_narrow_if_it_excludes_candidates_that_were_not_measured():
         "allow_tf32",
         "layouts",
         "interface",
+        "exclude",
     }
     for name, (value, _) in VALUES.items():
         assert TuningPolicy(**{name: value}).is_narrow == (name in narrowing), name

@@ -377,6 +377,7 @@ DEFAULTS = {
     "interface": None,
     "flush_l2": False,
     "search": "heuristics",
+    "exclude": [],
 }
 
 
