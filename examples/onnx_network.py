@@ -94,6 +94,8 @@ def infer_model(model, batch, shapes):
 
 def set_sizes(info, batch, shape):
     """Set the sizes of an input's open axes: those of a shape, or the batch of a single one."""
+    if not info.type.HasField("tensor_type"):
+        raise ValueError(f"the input {info.name!r} is no tensor")
     dims = info.type.tensor_type.shape.dim
     sizes = [max(dim.dim_value, 0) for dim in dims]  # Some exporters write -1 for an open axis.
     text = ", ".join(
@@ -232,8 +234,11 @@ class Network(ExitStack):
         self.values |= self.inputs
         for node in nodes:
             self._check(node, constants)
-        for self.now, node in enumerate(nodes):
-            self._add(node)
+        with ExitStack() as made_before_a_refusal:
+            made_before_a_refusal.callback(self.close)
+            for self.now, node in enumerate(nodes):
+                self._add(node)
+            made_before_a_refusal.pop_all()
         self.outputs = {name: self.shaped(self.values[name], self.shapes[name]) for name in results}
 
     def _compute_constants(self, graph):
@@ -306,6 +311,8 @@ class Network(ExitStack):
             raise UnsupportedNodeError(f"{node.op_type} {node.name!r}: {error}") from error
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
+        for name in node.output[len(outputs) :]:
+            require(node, not name, f"it has no output {name!r}")
         for name, array in zip(node.output, outputs, strict=False):
             if name:
                 self.values[name] = self.shaped(array, self.shapes[name])
@@ -639,7 +646,9 @@ class Network(ExitStack):
         arrays = [self.shaped(large, shape), self.shaped(small, small_shape)]
         return self.call(node, dnn.op_tensor, arrays, op, alpha1=scale, alpha2=small_scale)
 
-    def reshaped(self, node, x, *_, perm=None, **__):
+    def reshaped(self, node, x, *constants, perm=None, **_):
+        is_training = node.op_type == "Dropout" and any(constants[1:2])
+        require(node, not is_training, "it drops values")
         if node.op_type != "Transpose":
             return x  # `_add` gives it the new shape.
         require(node, x.ndim <= 5, "more than five axes")

@@ -1,0 +1,35 @@
+"""ONNX judges the program that runs its models, by its own tests of nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import cudnnlite as dnn
+
+from .onnx_backend import EXAMPLES, cases, judge, missing_operation
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Any]:
+    """The module of examples/, found as a script there finds it."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import onnx_network
+
+        yield onnx_network
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def test_nodes_of_onnx(handle: dnn.Handle, program: Any) -> None:
+    """None is wrong, and each refusal is the program's own."""
+    asked = [case for case in cases() if not missing_operation(case, program)]
+    outcomes = [judge(handle, case, program) for case in asked]
+    assert [outcome for outcome in outcomes if outcome[0] == "wrong"] == []
+    right = sum(outcome == "right" for outcome, _ in outcomes)
+    assert right > 190
+    assert len(asked) > 290
