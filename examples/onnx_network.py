@@ -295,8 +295,8 @@ class Network(ExitStack):
         """Refuse a node with an unknown shape, or with an input that must be constant."""
         names = [name for name in (*node.input, *node.output) if name not in constants]
         shapes = [self.shapes.get(name, ()) for name in names]
-        is_known = all(len(shape) > 1 and all(shape) for shape in shapes)
-        require(node, is_known, f"shapes {shapes}: unknown, or of one axis")
+        is_known = all(shape and all(shape) for shape in shapes)
+        require(node, is_known, f"shapes {shapes}: unknown, or empty")
         computed = COMPUTED_INPUTS.get(OPERATIONS[node.op_type])
         for name in node.input[1:computed]:
             require(node, name in constants, f"its input {name!r} is not constant")
@@ -627,6 +627,9 @@ class Network(ExitStack):
         if op == "sub":
             op, scales = "add", (1.0, -1.0)
         shape = self.shapes[node.name]
+        if len(shape) == 1:
+            shape = (1, *shape)  # as constants are
+            operands = [self.shaped(array, (1, *array.shape)[-2:]) for array in operands]
         pairs = zip(operands, scales, strict=True)
         # cuDNN repeats the second array.
         (large, scale), (small, small_scale) = sorted(
