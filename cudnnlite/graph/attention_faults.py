@@ -16,6 +16,7 @@ from cudnnlite.graph.questions import (
 from cudnnlite.graph.records import Shape
 
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+_PRODUCTS_OF_GRADIENTS = 5  # the scores, dv, the gradient of the probabilities, dk and dq
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
 _LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
@@ -109,10 +110,8 @@ def why_subtractions_are_missing(graph: GraphData) -> str | None:
     The heuristics do so where the scores are not reduced by the statistics, or their gradient not
     by the sums of rows.
     """
-    if len(products_of(graph)) <= 2:
-        return None
-    labels = [label for label, is_mask in _labels(graph) if not is_mask]
-    if labels.count("SUB") >= 2:
+    modes = [label for label, is_mask in _labels(graph) if not is_mask]
+    if len(products_of(graph)) < _PRODUCTS_OF_GRADIENTS or modes.count("SUB") >= 2:
         return None
     return (
         "cuDNN ends the process where gradients of attention lack the subtraction of the "
@@ -122,23 +121,16 @@ def why_subtractions_are_missing(graph: GraphData) -> str | None:
 
 
 def _labels(graph: GraphData) -> Iterator[tuple[str, bool]]:
-    """Yield each operation's name, and whether it belongs to a mask.
-
-    Pointwise operations have the name of their mode, reductions that of their operator.
-    """
+    """Yield the mode of each pointwise operation, and whether it belongs to a mask."""
     for node in graph.nodes:
-        attributes = dict(node.attributes)
-        mode = str(attributes.get("mode", ""))
-        if node.kind == "REDUCTION":
-            yield f"REDUCE_{attributes['operator']}", False
-        elif node.kind != "POINTWISE":
-            yield node.kind, False
-        else:
-            x = operand(graph, node, "xdesc")
-            is_of_integers = x is not None and x.dtype == DataType.INT32
-            result = graph.tensors[node.written_numbers[0]]
-            label = f"{mode} {result.dtype.name}" if is_of_integers else mode
-            yield (mode, True) if is_mask_mode(mode) else (label, is_of_integers)
+        if node.kind != "POINTWISE":
+            continue
+        mode = str(dict(node.attributes).get("mode", ""))
+        x = operand(graph, node, "xdesc")
+        is_of_integers = x is not None and x.dtype == DataType.INT32
+        result = graph.tensors[node.written_numbers[0]]
+        label = f"{mode} {result.dtype.name}" if is_of_integers else mode
+        yield (mode, True) if is_mask_mode(mode) else (label, is_of_integers)
 
 
 def why_shared_bias_is_wrong(graph: GraphData) -> str | None:

@@ -6,6 +6,7 @@ outputs and scratch memory that were filled before (`tools/record/gradient_engin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from cudnnlite.dtypes import numpy_dtype
@@ -147,7 +148,7 @@ def why_a_column_is_not_written(graph: GraphData) -> str | None:
 
     It writes the first value and 0 for the others, in each of 56 configurations and two types.
     """
-    for record in graph.outputs.values():
+    for record in _matrices(graph.outputs.values()):
         rows, columns = record.shape[-2:]
         is_by_columns = record.strides[-1] != 1 and record.strides[-2] == 1
         if columns == 1 and rows > 1 and is_by_columns and modes_of(graph):
@@ -164,12 +165,11 @@ def why_rows_are_misaligned(graph: GraphData) -> str | None:
     records = [
         record for node in products_of(graph) for record in in_memory(graph, node.read_numbers)
     ]
-    outputs = list(graph.outputs.values())
-    for record in (*records, *outputs):
-        rows, columns = record.shape[-2:]
+    outputs = _matrices(graph.outputs.values())
+    for record in (*_matrices(records), *outputs):
         pitch = record.strides[-2] if record.strides[-1] == 1 else record.strides[-1]
         nbytes = pitch * numpy_dtype(record.dtype).itemsize
-        if min(rows, columns) > 0 and nbytes % _ALIGNMENT:
+        if nbytes % _ALIGNMENT:
             return (
                 f"it needs rows, or columns, at multiples of {_ALIGNMENT} bytes; those of "
                 f"{record.name} are {nbytes} bytes apart"
@@ -178,6 +178,10 @@ def why_rows_are_misaligned(graph: GraphData) -> str | None:
         if record.strides[-2:] != (record.shape[-1], 1):
             return f"it needs a result of packed rows; the strides of {record.name} are {record.strides}"
     return None
+
+
+def _matrices(records: Iterable[TensorRecord]) -> list[TensorRecord]:
+    return [record for record in records if len(record.shape) > 1]
 
 
 def _operands_behind(graph: GraphData) -> list[TensorRecord]:

@@ -25,7 +25,7 @@ VARIABLE = "CUDNNLITE_FAULTS"
 ATTENTION = "attention"  # an operation of several nodes
 _PREFIX = "OPERATION_"
 _FIELDS = ("operation", "engines", "since", "until", "why")
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,2})(?:\.(\d{1,2}))?")
 _MOST_ENGINES = 10_000
 
 
@@ -90,12 +90,19 @@ def _exclusion(row: Any, place: str) -> Exclusion:
     operation = one_of(row.get("operation", ""), f"{place}: operation", "", ATTENTION, *operations)
     engines = row.get("engines")
     if engines is not None:
-        engines = frozenset(integers(engines, f"{place}: engines", _MOST_ENGINES))
+        numbers = integers(engines, f"{place}: engines", _MOST_ENGINES)
+        if not 0 < len(numbers) <= _MOST_ENGINES or min(numbers) < 0:
+            raise ArgumentError(
+                f"{place}: engines={shown(engines)}; needed: numbers from 0, {_MOST_ENGINES} at most"
+            )
+        engines = frozenset(numbers)
     why = row.get("why")
     if not isinstance(why, str) or not why:
         raise ArgumentError(f"{place}: why={shown(why)}; needed: the reason, for messages")
     since = _version(row.get("since", "0.0"), f"{place}: since")
     until = _version(row.get("until", "999.0"), f"{place}: until")
+    if since >= until:
+        raise ArgumentError(f"{place}: since={row['since']}; needed: a version before `until`")
     return Exclusion(operation, engines, since, until, f"{why} ({VARIABLE})")
 
 

@@ -23,10 +23,11 @@ def why_gaps_behind_convolution_are_read(graph: GraphData) -> str | None:
 
     All engines, of operands of each shape and type, read the gaps as values (388 graphs).
     """
-    first, *chain = graph.nodes
-    if first.kind != _CONVOLUTION:
-        return None
-    for node in chain:
+    is_behind = False
+    for node in graph.nodes:
+        is_behind = is_behind or node.kind == _CONVOLUTION
+        if node.kind != _POINTWISE or not is_behind:
+            continue
         for record in in_memory(graph, node.read_numbers):
             if span(record.shape, record.strides) != prod(record.shape):
                 return (
@@ -108,7 +109,8 @@ def why_rows_are_wrong(graph: GraphData) -> str | None:
     """
     if {node.kind for node in graph.nodes} != {"NORM_FORWARD", _POINTWISE}:
         return None
-    (x,) = (operand(graph, node, "xdesc") for node in graph.nodes if node.kind == "NORM_FORWARD")
+    normalized = (node for node in graph.nodes if node.kind == "NORM_FORWARD")
+    x = operand(graph, next(normalized), "xdesc")
     if x is None:
         return None
     for record in (*graph.inputs.values(), *graph.outputs.values()):

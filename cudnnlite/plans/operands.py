@@ -26,7 +26,7 @@ def check_handle(handle: object) -> Handle:
 
 
 def use(handle: object) -> None:
-    """Check that `handle` is a Handle that may be used here and now (see `Handle.use`)."""
+    """Check that `handle` is a Handle that may be used here and now (see `Handle._use`)."""
     check_handle(handle)._use()
 
 

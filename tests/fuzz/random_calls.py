@@ -138,7 +138,7 @@ class Caller:
             outcome, reason = "wrong", str(error)
         except FAILURES as error:
             # An engine that the call named may not compile, which a plan says.
-            outcome = "refused" if error.function == "cudnnBackendFinalize" else "wrong"
+            outcome = "refused" if "COMPILATION_FAILED" in str(error) else "wrong"
             reason = f"{type(error).__name__}: {error}"
         except dnn.errors.DeviceLostError:
             raise

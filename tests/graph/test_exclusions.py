@@ -57,6 +57,26 @@ def test_an_engine_is_passed_over(write_rows: WriteRows, own_handle: dnn.Handle)
         assert any("seen wrong" in reason for _, reason in plan.choice.passed_over)
 
 
+def test_a_choice_of_before_is_not_taken(write_rows: WriteRows, own_handle: dnn.Handle) -> None:
+    """The heuristic chooses where a table has an engine that is excluded since."""
+    with dnn.autotuned(own_handle, cache=":memory:"):
+        with convolution().plan(own_handle) as plan:
+            first = plan.choice.algorithm.index
+        row = {"operation": "CONVOLUTION_FORWARD", "engines": [first], "why": "seen wrong"}
+        write_rows([row])
+        with convolution().plan(own_handle) as plan:
+            assert plan.choice.algorithm.index != first
+
+
+def test_a_row_about_products_is_about_those_of_attention(
+    write_rows: WriteRows, own_handle: dnn.Handle
+) -> None:
+    write_rows([{"operation": "MATMUL", "why": "no products"}])
+    q = own_handle.array(np.ones((1, 2, 16, 32), np.float16))
+    with pytest.raises(dnn.ArgumentError, match="no products"):
+        dnn.scaled_dot_product_attention_forward(own_handle, q, q, q)
+
+
 def test_a_graph_is_refused(write_rows: WriteRows, own_handle: dnn.Handle) -> None:
     write_rows([{"operation": "attention", "why": "we have our own"}])
     q = own_handle.array(np.ones((1, 2, 16, 32), np.float16))
@@ -88,6 +108,12 @@ def test_versions(
         ([{"engines": "7", "why": "a"}], "row 0: engines"),
         ([{"engines": [7.5], "why": "a"}], "row 0: engines"),
         ([{"engines": [7]}], "row 0: why=None; needed: the reason"),
+        ([{"engines": [], "why": "a"}], r"row 0: engines=\[\]; needed: numbers from 0"),
+        ([{"engines": [-3], "why": "a"}], r"row 0: engines=\[-3\]; needed"),
+        (
+            [{"since": "9.20", "until": "9.19", "why": "a"}],
+            "row 0: since=9.20; needed: a version before",
+        ),
         ([{"since": 9.19, "why": "a"}], r"row 0: since=9.19; needed: a version such as '9.28.0'"),
         ([{"until": "soon", "why": "a"}], "row 0: until='soon'"),
     ],

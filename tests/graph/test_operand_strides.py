@@ -330,3 +330,38 @@ def test_a_gradient_behind_a_convolution_is_refused_as_graphs_are(modes, own_han
     if own_handle.device.kind == "emulated":
         with pytest.raises(dnn.NotSupportedError, match=f"CONVOLUTION_FORWARD, {', '.join(modes)}"):
             graph.plan(own_handle)
+
+
+def test_rules_take_graphs_of_odd_shapes():
+    """No rule unpacks what a graph may lack: two normalisations, results of one axis."""
+    graph = dnn.Graph()
+    x, scale = graph.input("x", (6, 64, 1, 1)), graph.input("scale", (1, 64, 1, 1))
+    y = graph.normalization_forward("RMS", graph.normalization_forward("RMS", x, scale).y, scale).y
+    graph.output("y", graph.relu(y))
+    why_wrong(graph)
+    product = dnn.Graph()
+    a, b = product.input("a", (1, 4, 8)), product.input("b", (1, 8, 8))
+    product.output("y", product.reshape(product.matmul(a, b), (32,)))
+    for engine in range(10):
+        why_engine_is_wrong(engine, product)
+
+
+def test_gaps_behind_a_convolution_with_a_prologue_are_seen():
+    graph = dnn.Graph()
+    x = graph.input("x", (2, 8, 3, 4), "float32", layout="NHWC")
+    w = graph.input("w", (16, 8, 3, 3), "float32", layout="NHWC")
+    bias = graph.input("bias", (1, 16, 1, 1), "float32", (32, 2, 2, 2))
+    y = graph.convolution_forward(graph.relu(x), w, dnn.ConvolutionSpec(padding=1))
+    graph.output("y", y + bias, "float32", layout="NHWC")
+    assert "reads gaps of bias" in str(why_wrong(graph))
+
+
+def test_a_projection_behind_attention_is_no_gradient():
+    graph = dnn.Graph()
+    q, v = (graph.input(name, (1, 2, 16, 32), "float16") for name in "qv")
+    k = graph.input("k", (1, 2, 32, 16), "float16", (1024, 512, 1, 32))
+    w = graph.input("w", (1, 2, 32, 32), "float16")
+    p, _ = graph.softmax_with_stats(graph.matmul(q, k), "float16")
+    o = graph.identity(graph.matmul(p, v), "float16")
+    graph.output("y", graph.matmul(o, w), "float16")
+    assert "subtraction" not in str(why_wrong(graph))

@@ -325,7 +325,7 @@ def instance_norm(s: Sample) -> Results:
     scale = s.put(np.ones((1, channels, 1, 1)) if weight is None else weight.reshape(1, -1, 1, 1))
     shift = s.put(np.zeros((1, channels, 1, 1)) if bias is None else bias.reshape(1, -1, 1, 1))
     images = s.put(x.reshape(*x.shape[:2], -1, 1))
-    epsilon = s.option("eps", 7, 1e-5)
+    epsilon = s.option("eps", 6, 1e-5)
     y, mean, inverse = dnn.instance_normalization_forward(
         s.handle, images, scale, shift, epsilon=epsilon, training=True
     )

@@ -199,7 +199,7 @@ class Trial(ABC):
         if len(results) == 1:
             return ""
         return (
-            f"{len(results)} of {_REPEATS} runs gave different bits, though cuDNN says none would"
+            f"{_REPEATS} runs gave {len(results)} different results, though cuDNN says none would"
         )
 
     @property

@@ -24,9 +24,11 @@ from cudnnlite.errors import (
 )
 from cudnnlite.graph.compiled_plans import PlanStore
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.faults import why_engine_is_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
+from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.plans.capture import refuse_search
 from cudnnlite.plans.choice import set_chooser
 from cudnnlite.plans.operands import alignment_of, use
@@ -343,7 +345,18 @@ class Tuner(Closable):
         if table is None:
             return self._allowed_choice(representative, alignments, policy)
         best = best_replayed(table) if replay else table.best()
+        if self._is_passed_over(best, representative):
+            return self._allowed_choice(representative, alignments, policy)
         return replace(best, source=source)
+
+    def _is_passed_over(self, row: AlgorithmResult, problem: Problem) -> bool:
+        """Whether an engine is known to be wrong, or excluded, since it was measured."""
+        engine = row.algorithm
+        if not isinstance(engine, Engine):
+            return False
+        graph = problem.graph if isinstance(problem, GraphProblem) else data_of(problem)
+        version = self.handle.api.engine_version
+        return why_engine_is_wrong(engine.index, graph, version) is not None
 
     def _allowed_choice(
         self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy
