@@ -43,6 +43,9 @@ Array = np.ndarray[Any, Any]
 NHWC = "NHWC"
 # From the worst to the best; a fault is as bad as its worst run.
 OUTCOMES = ("process", "context", "wrong", "fails", "right", "not served")
+# What was seen of these came from larger random graphs; an H200 computes the examples rightly, or
+# has no engine for them (9.19).  The rules stay, as a call lost the device.
+UNSHOWN = ("rows behind a normalisation", "no softmax")
 _TOLERANCE = 0.03  # of the largest result
 
 

@@ -12,7 +12,7 @@ import cudnnlite as dnn
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.faults import FAULTS, Fault, version_number
 
-from .fault_examples import EXAMPLES, OUTCOMES
+from .fault_examples import EXAMPLES, OUTCOMES, UNSHOWN
 from .processes import Process
 
 TESTS = Path(__file__).parents[1]
@@ -56,7 +56,8 @@ def test_a_gpu_does_what_was_seen(fault: Fault) -> None:
         outcome = "process"
     if version not in seen:
         pytest.xfail(f"no record of {version}: {outcome}")
-    assert outcome == seen[version], answer
+    expected = ("right", "not served") if fault.name in UNSHOWN else (seen[version],)
+    assert outcome in expected, answer
 
 
 A_FAULT = Fault(
