@@ -21,7 +21,7 @@ _CLIPS_OF_RELU = ("relu_lower_clip", "relu_lower_clip_slope", "relu_upper_clip")
 def why_gaps_behind_convolution_are_read(graph: GraphData) -> str | None:
     """Return which operand behind a convolution has gaps, or None.
 
-    All engines, of operands of each shape and type, read the gaps as values (388 graphs).
+    All engines, of operands of each shape and type, read the gaps as values (386 graphs).
     """
     is_behind = False
     for node in graph.nodes:
