@@ -371,3 +371,9 @@ def format_version(version: int) -> str:
     """
     major, rest = divmod(version, 10000) if version >= 90000 else divmod(version, 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def version_number(text: str) -> int:
+    """Return the number of a version from 9 on: '9.28.0' is 92800."""
+    major, minor, patch = map(int, text.split("."))
+    return major * 10000 + minor * 100 + patch

@@ -13,7 +13,7 @@ from cudnnlite.graph.questions import (
     operand,
     products_of,
 )
-from cudnnlite.graph.records import Shape
+from cudnnlite.graph.records import Shape, TensorRecord
 
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
 _PRODUCTS_OF_GRADIENTS = 5  # the scores, dv, the gradient of the probabilities, dk and dq
@@ -65,11 +65,16 @@ def why_no_softmax(graph: GraphData) -> str | None:
     )
 
 
+def _factors(graph: GraphData) -> tuple[TensorRecord | None, ...]:
+    """Return q, transposed k and v; None for what is missing, and for v of gradients."""
+    first, *others = products_of(graph)
+    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    return operand(graph, first, "adesc"), operand(graph, first, "bdesc"), values
+
+
 def why_heads_are_not_packed(graph: GraphData) -> str | None:
     """Return which operand or output has heads, or rows of a bias, with gaps, or None."""
-    first, *others = products_of(graph)
-    queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
-    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    queries, keys, values = _factors(graph)
     if queries is None or keys is None:
         return None
     fault = why_strides_end_the_process(
@@ -201,9 +206,7 @@ def is_mask_mode(mode: str) -> bool:
 
 def why_float32_is_wrong(graph: GraphData) -> str | None:
     """Return why an attention in float32 would be wrong, or None."""
-    first, *others = products_of(graph)
-    queries, keys = (operand(graph, first, name) for name in ("adesc", "bdesc"))
-    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    queries, keys, values = _factors(graph)
     if queries is None or keys is None or values is None or values.dtype != DataType.FLOAT:
         return None
     return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)

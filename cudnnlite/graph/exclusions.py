@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnlite._raw.enums import BackendDescriptorType
+from cudnnlite._raw.library import version_number
 from cudnnlite.arguments import integers, one_of, shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import read_named_file
@@ -111,5 +112,4 @@ def _version(text: Any, argument: str) -> int:
     found = _VERSION.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         raise ArgumentError(f"{argument}={shown(text)}; needed: a version such as '9.28.0'")
-    major, minor, patch = (int(part or 0) for part in found.groups())
-    return major * 10000 + minor * 100 + patch
+    return version_number(".".join(part or "0" for part in found.groups()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import NamedTuple
 
-from cudnnlite._raw.library import format_version
+from cudnnlite._raw.library import format_version, version_number
 from cudnnlite.graph import (
     attention_faults,
     chain_faults,
@@ -68,10 +68,10 @@ class Fault(NamedTuple):
 
     def reason(self, graph: GraphData, version: int) -> str | None:
         """Return why a graph has the fault with a version of cuDNN, or None."""
-        if not self.is_in(version):
-            return None
         why = self.why(graph)
-        if why is None or version in map(version_number, self.seen):
+        if why is None or not self.is_in(version):
+            return None
+        if version in map(version_number, self.seen):
             return why
         seen = " and ".join(text for text, outcome in self.seen.items() if outcome != RIGHT)
         return f"{why} (seen with cuDNN {seen}; nobody tried {format_version(version)})"
@@ -359,9 +359,3 @@ def _first_reason(rules: Iterator[Fault | Exclusion], graph: GraphData, version:
             if reason is not None:
                 return reason
     return None
-
-
-def version_number(text: str) -> int:
-    """Return "9.28.0" as cudnnGetVersion returns it, 92800."""
-    major, minor, patch = map(int, text.split("."))
-    return major * 10000 + minor * 100 + patch

@@ -75,14 +75,18 @@ def why_gradient_of_maxima_ends_the_process(graph: GraphData) -> str | None:
     return None
 
 
+def _gradients_of_maxima(graph: GraphData) -> Iterator[_Pooling]:
+    """Yield those with channels first: with channels last the process ends."""
+    for pooling in _poolings(graph):
+        if pooling.is_gradient_of_maxima and not pooling.is_last:
+            yield pooling
+
+
 def why_gradient_of_maxima_is_misplaced(graph: GraphData) -> str | None:
     """Return why gradients of maxima would be written in other strides, or None."""
-    for pooling in _poolings(graph):
-        dx = result(graph, pooling.node, "dxdesc")
-        x = pooling.x
-        if not pooling.is_gradient_of_maxima or pooling.is_last or dx is None:
-            continue
-        if not same_strides(x.shape, x.strides, dx.strides):
+    for pooling in _gradients_of_maxima(graph):
+        x, dx = pooling.x, result(graph, pooling.node, "dxdesc")
+        if dx is not None and not same_strides(x.shape, x.strides, dx.strides):
             return (
                 "cuDNN writes gradients of maxima as if their strides were those of x; give both "
                 "in the same strides"
@@ -92,9 +96,7 @@ def why_gradient_of_maxima_is_misplaced(graph: GraphData) -> str | None:
 
 def why_gradient_of_maxima_reads_gaps(graph: GraphData) -> str | None:
     """Return which operand of a gradient of maxima would be read as packed, or None."""
-    for pooling in _poolings(graph):
-        if not pooling.is_gradient_of_maxima or pooling.is_last:
-            continue
+    for pooling in _gradients_of_maxima(graph):
         for name in ("ydesc", "dydesc"):
             record = operand(graph, pooling.node, name)
             if record is not None and not record.spec.fits(CHANNELS_FIRST.get(len(record.shape))):

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import cudnnlite as dnn
+from cudnnlite._raw.library import version_number
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.faults import FAULTS, Fault, version_number
+from cudnnlite.graph.faults import FAULTS, Fault
 
 from .fault_examples import EXAMPLES, OUTCOMES, UNSHOWN
 from .processes import Process

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from cudnnlite._raw.library import version_number
 from cudnnlite.arguments import one_of, path_of, real_number, shown
 from cudnnlite.enums import MathType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.device_properties import parse_properties
-from cudnnlite.graph.faults import version_number, why_wrong
+from cudnnlite.graph.faults import why_wrong
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned
 from cudnnlite.types import DeviceProperties
