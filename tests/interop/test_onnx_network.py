@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.examples import example_module
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import conv, model, value
 
 import cudnnlite as dnn
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 Array = np.ndarray[Any, Any]
 R = np.random.default_rng(16)
 
@@ -25,13 +25,8 @@ R = np.random.default_rng(16)
 @pytest.fixture(scope="module")
 def examples() -> Iterator[Any]:
     """The module of examples/, found as a script there finds it."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import onnx_network
-
-        yield onnx_network
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("onnx_network") as module:
+        yield module
 
 
 @pytest.fixture

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import example_module
 from oracles import onnx_convolution
 
 import cudnnlite as dnn
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture(scope="module")
 def quantize() -> Iterator[Any]:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import quantize_digits
-
-        yield quantize_digits
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("quantize_digits") as module:
+        yield module
 
 
 def test_quantizing_is_exact_to_half_a_step(quantize: Any) -> None:

@@ -14,24 +14,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.examples import example_module
 from onnx.reference import ReferenceEvaluator
 
 import cudnnlite as dnn
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"blocks": (2, 1), "width": 8, "image": 40, "classes": 10}
 
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Any]:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import serve_resnet50
-
-        yield serve_resnet50
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("serve_resnet50") as module:
+        yield module
 
 
 def images(batch: int, seed: int = 0) -> np.ndarray[Any, Any]:

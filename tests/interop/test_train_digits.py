@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import example_module
 
 import cudnnlite as dnn
 from cudnnlite.devices.device_choice import visible_gpus
 
 from .libraries import library
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
 
 @pytest.fixture(scope="module")
 def digits() -> Iterator[Any]:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import train_digits
-
-        yield train_digits
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("train_digits") as module:
+        yield module
 
 
 def loss_of(network: Any, x: Any, target: Any) -> float:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.examples import EXAMPLES, example_module
 
 import cudnnlite as dnn
 
 from .libraries import library
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 ARITHMETICS = ("float16", "float32")
 SAMPLE = "the quick brown fox jumps over the lazy dog; the dog does not mind. " * 12
 Array = np.ndarray[Any, Any]
@@ -26,13 +24,8 @@ each_arithmetic = pytest.mark.parametrize("arithmetic", ARITHMETICS)
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Any]:
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import train_transformer
-
-        yield train_transformer
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("train_transformer") as module:
+        yield module
 
 
 @pytest.fixture

@@ -12,15 +12,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from helpers.examples import example_module
 
 import cudnnlite as dnn
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 OUTCOMES = ("right", "refused", "wrong")
 _TOLERANCE = 2e-3  # for TF32
 
@@ -65,18 +64,15 @@ def judge(handle: dnn.Handle, case: Any, program: Any) -> tuple[str, str]:
 
 def main(device: str) -> None:
     """Print the table."""
-    sys.path.insert(0, str(EXAMPLES))
-    import onnx_network
-
     lacking: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
-    with dnn.Handle(device) as handle:
+    with dnn.Handle(device) as handle, example_module("onnx_network") as program:
         for case in cases():
-            if operation := missing_operation(case, onnx_network):
+            if operation := missing_operation(case, program):
                 lacking[operation] += 1
                 continue
-            outcome, reason = judge(handle, case, onnx_network)
+            outcome, reason = judge(handle, case, program)
             kind = min(node.op_type for node in case.model.graph.node)
             counts.setdefault(kind, Counter())[outcome] += 1
             reasons[reason] += 1

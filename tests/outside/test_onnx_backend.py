@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from helpers.examples import example_module
 
 import cudnnlite as dnn
 
-from .onnx_backend import EXAMPLES, cases, judge, missing_operation
+from .onnx_backend import cases, judge, missing_operation
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Any]:
     """The module of examples/, found as a script there finds it."""
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import onnx_network
-
-        yield onnx_network
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    with example_module("onnx_network") as module:
+        yield module
 
 
 def test_nodes_of_onnx(handle: dnn.Handle, program: Any) -> None:
