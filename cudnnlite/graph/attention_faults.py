@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
+    LENGTHS,
     behind_products,
     has_bias_gradient,
     in_memory,
@@ -136,6 +137,44 @@ def _labels(graph: GraphData) -> Iterator[tuple[str, bool]]:
         result = graph.tensors[node.written_numbers[0]]
         label = f"{mode} {result.dtype.name}" if is_of_integers else mode
         yield (mode, True) if is_mask_mode(mode) else (label, is_of_integers)
+
+
+def why_lengths_are_not_packed(graph: GraphData) -> str | None:
+    """Return which lengths of sequences would be read as packed, or None.
+
+    Read from a gap they are any number: results are wrong, a kernel runs without an end, or the
+    CUDA context is lost.
+    """
+    for node in products_of(graph):
+        for name in LENGTHS:
+            record = operand(graph, node, name)
+            if record is not None and record.shape[0] > 1 and record.strides[0] != 1:
+                return (
+                    f"cuDNN reads {record.name} as packed; its strides are {record.strides}: give "
+                    "a packed array"
+                )
+    return None
+
+
+def why_statistics_of_one_step_are_wrong(graph: GraphData) -> str | None:
+    """Return which statistics gradients of attention would read as packed, or None.
+
+    Those of a single query, of several heads, in a batch of one: larger batches and more queries
+    are right in the same strides.
+    """
+    if len(products_of(graph)) < _PRODUCTS_OF_GRADIENTS:
+        return None
+    for node in graph.nodes:
+        if dict(node.attributes).get("mode") != "SUB":
+            continue
+        for record in in_memory(graph, node.read_numbers):
+            batch, heads, *steps = record.shape
+            if batch == 1 < heads and set(steps) == {1} and record.strides[1] != 1:
+                return (
+                    f"cuDNN reads {record.name} of a single query as packed; its strides are "
+                    f"{record.strides}: give a packed array"
+                )
+    return None
 
 
 def why_shared_bias_is_wrong(graph: GraphData) -> str | None:

@@ -171,6 +171,18 @@ FAULTS: tuple[Fault, ...] = (
         {"9.19.0": "process"},
     ),
     Fault(
+        "lengths with gaps",
+        ATTENTION,
+        attention_faults.why_lengths_are_not_packed,
+        {"9.19.0": "context"},
+    ),
+    Fault(
+        "statistics of a single query",
+        ATTENTION,
+        attention_faults.why_statistics_of_one_step_are_wrong,
+        _wrong("9.19.0"),
+    ),
+    Fault(
         "bias that steps share",
         ATTENTION,
         attention_faults.why_shared_bias_is_wrong,

@@ -16,6 +16,7 @@ from cudnnlite.dtypes import dtype_name
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
+    LENGTHS,
     has_bias_gradient,
     in_memory,
     is_attention,
@@ -24,7 +25,6 @@ from cudnnlite.graph.questions import (
 )
 from cudnnlite.graph.records import Node, TensorRecord
 
-_LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
 _SEEDS = ("seed", "offset_desc")
 _INTEGERS = (DataType.INT8, DataType.UINT8, DataType.INT32, DataType.INT64)
 _FLOATS = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
@@ -141,7 +141,7 @@ def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:
     for node in graph.nodes:
         for name, numbers in node.reads:
             for record in in_memory(graph, numbers):
-                if name in _LENGTHS:
+                if name in LENGTHS:
                     yield Rule(record, (DataType.INT32,), q)
                 elif node.kind == "MATMUL":
                     yield Rule(record, (q.dtype,), q)

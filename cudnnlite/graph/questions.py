@@ -8,6 +8,9 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
+# The operands of a product that are lengths of sequences, one for each matrix of the batch.
+LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
+
 
 def operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
     """Return a tensor that an operation reads; None if it is missing, which cuDNN refuses."""

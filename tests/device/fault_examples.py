@@ -369,6 +369,35 @@ def _() -> Example:
     return Operands(dnn.Graph.from_plain(without.to_plain())).example()
 
 
+def gradients(
+    heads: int, keys: int, of_stats: tuple[int, ...] | None = None, **lengths: tuple[int, ...]
+) -> Example:
+    """Return gradients of attention; of its lengths, strides are given by their names."""
+    batch = 2 if lengths else 1
+    shape = (batch, heads, 9 if lengths else 1, 16)
+    q, k = dnn.TensorSpec(shape, "float16"), dnn.TensorSpec((batch, heads, keys, 16), "float16")
+    stats = dnn.TensorSpec((*shape[:3], 1), strides=of_stats)
+    specs = {
+        name: dnn.TensorSpec((batch, 1, 1, 1), "int32", strides=strides)
+        for name, strides in lengths.items()
+    }
+    graph = dnn.scaled_dot_product_attention_backward.graph(q, k, k, q, q, stats, **specs)
+    o = drawn(graph)
+    for name, record in graph.inputs.items():
+        if name in specs:
+            longest = shape[2] if name == "q_lengths" else keys
+            o.draw(name, record.shape, "int32", np.full(record.shape, longest))
+    hosts = [o.values[name] for name in ("q", "k", "v", "do")]
+    results = attention_gradients(*hosts, 0.25, None)
+    return o.example(**dict(zip(("dq", "dk", "dv"), results, strict=True)))
+
+
+PACKED, IN_STEPS = (1, 1, 1, 1), (2, 1, 1, 1)
+shows("lengths with gaps")(lambda: gradients(2, 16, q_lengths=PACKED, kv_lengths=IN_STEPS))
+shows("lengths with gaps")(lambda: gradients(2, 16, q_lengths=IN_STEPS, kv_lengths=PACKED))
+shows("statistics of a single query", strides=((54, 27, 3, 3), (4, 2, 1, 1)))(
+    lambda strides: gradients(2, 16, strides)
+)
 shows("bias that steps share")(
     lambda: backward(dnn.TensorSpec((2, 2, 8, 16), "float16"), (2, 2, 1, 8))
 )
