@@ -77,14 +77,18 @@ class Fault(NamedTuple):
         return f"{why} (seen with cuDNN {seen}; nobody tried {format_version(version)})"
 
 
-def _wrong(*versions: str) -> dict[str, str]:
-    return dict.fromkeys(versions, "wrong")
+def _both(outcome: str) -> dict[str, str]:
+    return {"9.19.0": outcome, "9.28.0": outcome}
 
 
-BOTH = ("9.19.0", "9.28.0")
 FAULTS: tuple[Fault, ...] = (
     # ---- pooling and normalisations
-    Fault("indices", "RESAMPLE_FWD", layer_faults.why_no_indices, _wrong("9.19.0")),
+    Fault(
+        "indices",
+        "RESAMPLE_FWD",
+        layer_faults.why_no_indices,
+        {"9.19.0": "wrong", "9.28.0": "not served"},
+    ),
     Fault(
         "gradient of maxima, channels last",
         "RESAMPLE_BWD",
@@ -95,31 +99,31 @@ FAULTS: tuple[Fault, ...] = (
         "gradient of maxima, strides of dx",
         "RESAMPLE_BWD",
         layer_faults.why_gradient_of_maxima_is_misplaced,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     Fault(
         "gradient of maxima, gaps",
         "RESAMPLE_BWD",
         layer_faults.why_gradient_of_maxima_reads_gaps,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     Fault(
         "pooling of bfloat16",
         "RESAMPLE_FWD",
         layer_faults.why_bfloat16_is_pooled_wrongly,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     Fault(
         "averages over padding",
         "",
         layer_faults.why_averages_over_padding_are_wrong,
-        _wrong("9.19.0"),
+        {"9.19.0": "wrong", "9.28.0": "fails"},
     ),
     Fault(
         "parameters of a normalisation",
         "",
         layer_faults.why_normalization_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     # ---- pointwise operations
     Fault(
@@ -132,70 +136,68 @@ FAULTS: tuple[Fault, ...] = (
         "sum behind a convolution",
         "CONVOLUTION_FORWARD",
         chain_faults.why_sum_behind_convolution_is_wrong,
-        {"9.19.0": "fails"},
+        _both("fails"),
     ),
-    Fault("slope of ReLU", "POINTWISE", chain_faults.why_a_relu_is_wrong, _wrong(*BOTH)),
+    Fault("slope of ReLU", "POINTWISE", chain_faults.why_a_relu_is_wrong, _both("wrong")),
     Fault(
         "shape behind a convolution",
         "CONVOLUTION_FORWARD",
         chain_faults.why_a_shape_behind_convolution_is_wrong,
-        {"9.19.0": "context", "9.28.0": "wrong"},
+        _both("context"),
     ),
     Fault(
         "shape of a pointwise operand",
         "POINTWISE",
         chain_faults.why_a_shape_alone_is_wrong,
-        _wrong(*BOTH),
+        _both("wrong"),
     ),
     # ---- attention
     Fault(
         "outputs within attention",
         ATTENTION,
         attention_faults.why_outputs_are_unwritten,
-        _wrong(*BOTH),
+        _both("wrong"),
     ),
     # ---- all
-    Fault("data types", "", operand_types.why_types_are_wrong, _wrong(*BOTH)),
+    Fault("data types", "", operand_types.why_types_are_wrong, _both("wrong")),
     # ---- attention
-    Fault("no softmax", ATTENTION, attention_faults.why_no_softmax, _wrong(*BOTH)),
+    Fault("no softmax", ATTENTION, attention_faults.why_no_softmax, _both("wrong")),
     Fault(
         "heads with gaps",
         ATTENTION,
         attention_faults.why_heads_are_not_packed,
-        dict.fromkeys(BOTH, "process"),
+        _both("process"),
     ),
     Fault(
         "missing subtractions",
         ATTENTION,
         attention_faults.why_subtractions_are_missing,
-        {"9.19.0": "process"},
+        _both("process"),
     ),
     Fault(
         "lengths with gaps",
         ATTENTION,
         attention_faults.why_lengths_are_not_packed,
-        {"9.19.0": "context"},
+        _both("context"),
     ),
     Fault(
         "statistics of a single query",
         ATTENTION,
         attention_faults.why_statistics_of_one_step_are_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     Fault(
         "bias that steps share",
         ATTENTION,
         attention_faults.why_shared_bias_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
-    Fault("masks", ATTENTION, attention_faults.why_a_mask_is_wrong, _wrong("9.19.0")),
-    Fault(
-        "attention in float32", ATTENTION, attention_faults.why_float32_is_wrong, _wrong("9.19.0")
-    ),
-    Fault("keys beside a bias", ATTENTION, attention_faults.why_keys_are_wrong, _wrong("9.19.0")),
+    Fault("masks", ATTENTION, attention_faults.why_a_mask_is_wrong, _both("wrong")),
+    Fault("attention in float32", ATTENTION, attention_faults.why_float32_is_wrong, _both("wrong")),
+    Fault("keys beside a bias", ATTENTION, attention_faults.why_keys_are_wrong, _both("wrong")),
     # ---- strides
-    Fault("matrices", "MATMUL", operand_strides.why_matrices_are_wrong, _wrong("9.19.0")),
-    Fault("pixels", "POINTWISE", operand_strides.why_pixels_are_wrong, _wrong(*BOTH)),
+    Fault("matrices", "MATMUL", operand_strides.why_matrices_are_wrong, _both("wrong")),
+    Fault("pixels", "POINTWISE", operand_strides.why_pixels_are_wrong, _both("wrong")),
     Fault(
         "rows behind a normalisation",
         "NORM_FORWARD",
@@ -206,7 +208,7 @@ FAULTS: tuple[Fault, ...] = (
         "gaps behind a convolution",
         "CONVOLUTION_FORWARD",
         operand_strides.why_gaps_behind_convolution_are_read,
-        _wrong("9.19.0"),
+        _both("wrong"),
     ),
     # ---- engines
     Fault(
@@ -220,119 +222,119 @@ FAULTS: tuple[Fault, ...] = (
         "default stream",
         "NORM_BACKWARD",
         engine_faults.why_stream_is_ignored,
-        _wrong("9.19.0"),
+        {"9.19.0": "wrong", "9.28.0": RIGHT},
         frozenset({0}),
     ),
     Fault(
         "float32 to a narrow result",
         "MATMUL",
         engine_faults.why_float32_is_not_narrowed,
-        _wrong("9.19.0"),
+        {"9.19.0": "wrong", "9.28.0": "not served"},
         frozenset({0}),
     ),
     Fault(
         "clips behind a product",
         "MATMUL",
         engine_faults.why_clips_are_ignored,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({0}),
     ),
     Fault(
         "one bias for all matrices",
         "MATMUL",
         engine_faults.why_one_bias_is_taken_for_all,
-        _wrong("9.19.0"),
+        {"9.19.0": "wrong", "9.28.0": RIGHT},
         frozenset({0}),
     ),
     Fault(
         "result of one column",
         "MATMUL",
         engine_faults.why_a_column_is_not_written,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({4}),
     ),
     Fault(
         "misaligned rows",
         "MATMUL",
         engine_faults.why_rows_are_misaligned,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({2}),
     ),
     Fault(
         "tanh behind a convolution",
         "CONVOLUTION_FORWARD",
         engine_faults.why_tanh_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({0}),
     ),
     Fault(
         "gradient behind a convolution",
         "CONVOLUTION_FORWARD",
         engine_faults.why_gradients_of_activations_are_wrong,
-        _wrong("9.19.0"),
+        {"9.19.0": "wrong", "9.28.0": RIGHT},
         frozenset({8}),
     ),
     Fault(
         "images behind a convolution",
         "CONVOLUTION_FORWARD",
         operand_strides.why_images_are_wrong,
-        _wrong(*BOTH),
+        _both("wrong"),
         _ALL_BUT_BUILT_IN,
     ),
     Fault(
         "uneven padding",
         "CONVOLUTION_FORWARD",
         engine_faults.why_uneven_padding_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({5}),
     ),
     Fault(
         "uneven padding, dx",
         "CONVOLUTION_BACKWARD_DATA",
         engine_faults.why_uneven_padding_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({6, 50}),
     ),
     Fault(
         "uneven padding, dw",
         "CONVOLUTION_BACKWARD_FILTER",
         engine_faults.why_uneven_padding_is_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({1, 16, 18, 20}),
     ),
     Fault(
         "gradient of one axis",
         "CONVOLUTION_BACKWARD_FILTER",
         engine_faults.why_lines_are_wrong,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({4}),
     ),
     Fault(
         "unwritten scratch",
         "CONVOLUTION_FORWARD",
         engine_faults.why_scratch_is_read_unwritten,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({72}),
     ),
     Fault(
         "unwritten scratch, dx",
         "CONVOLUTION_BACKWARD_DATA",
         engine_faults.why_scratch_is_read_unwritten,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({78}),
     ),
     Fault(
         "unwritten scratch, dw",
         "CONVOLUTION_BACKWARD_FILTER",
         engine_faults.why_scratch_is_read_unwritten,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({70}),
     ),
     Fault(
         "alpha of dw",
         "CONVOLUTION_BACKWARD_FILTER",
         engine_faults.why_alpha_comes_too_late,
-        _wrong("9.19.0"),
+        _both("wrong"),
         frozenset({37, 39}),
     ),
 )

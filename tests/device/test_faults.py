@@ -57,7 +57,11 @@ def test_a_gpu_does_what_was_seen(fault: Fault) -> None:
         outcome = "process"
     if version not in seen:
         pytest.xfail(f"no record of {version}: {outcome}")
-    expected = ("right", "not served") if fault.name in UNSHOWN else (seen[version],)
+    expected = {seen[version]}
+    if fault.name in UNSHOWN:
+        expected = {"right", "not served"}
+    elif "context" in expected:  # a kernel reads beyond its memory, which may be another tensor's
+        expected.add("wrong")
     assert outcome in expected, answer
 
 

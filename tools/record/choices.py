@@ -477,9 +477,13 @@ def without_addresses(text: str) -> str:
 
 
 def without_details(text: str) -> str:
-    """Return a refusal without what the library's log adds: it tells of earlier refusals, too."""
+    """Return a refusal without what the library's log adds: it tells of earlier refusals, too.
+
+    The log is cut where it is too long.
+    """
     lines = re.sub(r": \{\"engineId.*", "", text).splitlines()
-    return "\n".join(line for line in lines if line and not line.startswith(DETAILS))
+    kept = [line for line in lines if line and not line.startswith(DETAILS)]
+    return "\n".join(line for line in kept if not any(d.startswith(line) for d in DETAILS))
 
 
 def file_of(handle: dnn.Handle, folder: Path = FOLDER) -> Path:
