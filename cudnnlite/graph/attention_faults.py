@@ -156,24 +156,23 @@ def why_lengths_are_not_packed(graph: GraphData) -> str | None:
     return None
 
 
-def why_statistics_of_one_step_are_wrong(graph: GraphData) -> str | None:
-    """Return which statistics gradients of attention would read as packed, or None.
+def why_heads_of_one_query_are_wrong(graph: GraphData) -> str | None:
+    """Return which heads of a single query gradients of attention would take for packed, or None.
 
-    Those of a single query, of several heads, in a batch of one: larger batches and more queries
-    are right in the same strides.
+    In a batch of one: in the same strides larger batches and more queries are right.  It was seen
+    of the statistics and of dq; the others are not worth the attempt.
     """
     if len(products_of(graph)) < _PRODUCTS_OF_GRADIENTS:
         return None
-    for node in graph.nodes:
-        if dict(node.attributes).get("mode") != "SUB":
+    for record in (*graph.inputs.values(), *graph.outputs.values()):
+        if len(record.shape) != 4:
             continue
-        for record in in_memory(graph, node.read_numbers):
-            batch, heads, *steps = record.shape
-            if batch == 1 < heads and set(steps) == {1} and record.strides[1] != 1:
-                return (
-                    f"cuDNN reads {record.name} of a single query as packed; its strides are "
-                    f"{record.strides}: give a packed array"
-                )
+        batch, heads, queries, size = record.shape
+        if batch == queries == 1 < heads and record.strides[1] != size:
+            return (
+                f"cuDNN takes the heads of {record.name} for packed where there is one query in a "
+                f"batch of one; its strides are {record.strides}: give a packed array"
+            )
     return None
 
 

@@ -181,9 +181,9 @@ FAULTS: tuple[Fault, ...] = (
         _both("context"),
     ),
     Fault(
-        "statistics of a single query",
+        "heads of a single query",
         ATTENTION,
-        attention_faults.why_statistics_of_one_step_are_wrong,
+        attention_faults.why_heads_of_one_query_are_wrong,
         _both("wrong"),
     ),
     Fault(

@@ -370,7 +370,11 @@ def _() -> Example:
 
 
 def gradients(
-    heads: int, keys: int, of_stats: tuple[int, ...] | None = None, **lengths: tuple[int, ...]
+    heads: int,
+    keys: int,
+    of_stats: tuple[int, ...] | None = None,
+    of_dq: tuple[int, ...] | None = None,
+    **lengths: tuple[int, ...],
 ) -> Example:
     """Return gradients of attention; of its lengths, strides are given by their names."""
     batch = 2 if lengths else 1
@@ -381,7 +385,8 @@ def gradients(
         name: dnn.TensorSpec((batch, 1, 1, 1), "int32", strides=strides)
         for name, strides in lengths.items()
     }
-    graph = dnn.scaled_dot_product_attention_backward.graph(q, k, k, q, q, stats, **specs)
+    out = (dnn.TensorSpec(shape, "float16", strides=of_dq), k, k)
+    graph = dnn.scaled_dot_product_attention_backward.graph(q, k, k, q, q, stats, out=out, **specs)
     o = drawn(graph)
     for name, record in graph.inputs.items():
         if name in specs:
@@ -395,9 +400,10 @@ def gradients(
 PACKED, IN_STEPS = (1, 1, 1, 1), (2, 1, 1, 1)
 shows("lengths with gaps")(lambda: gradients(2, 16, q_lengths=PACKED, kv_lengths=IN_STEPS))
 shows("lengths with gaps")(lambda: gradients(2, 16, q_lengths=IN_STEPS, kv_lengths=PACKED))
-shows("statistics of a single query", strides=((54, 27, 3, 3), (4, 2, 1, 1)))(
+shows("heads of a single query", strides=((54, 27, 3, 3), (4, 2, 1, 1)))(
     lambda strides: gradients(2, 16, strides)
 )
+shows("heads of a single query")(lambda: gradients(2, 16, of_dq=(48, 24, 24, 1)))
 shows("bias that steps share")(
     lambda: backward(dnn.TensorSpec((2, 2, 8, 16), "float16"), (2, 2, 1, 8))
 )
