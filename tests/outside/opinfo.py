@@ -480,6 +480,24 @@ def linear(s: Sample) -> Results:
     }
 
 
+def ctc_loss(s: Sample) -> Results:
+    """Return the CTC loss, each, their sum, or the mean of those by label."""
+    if s.option("blank", 3, 0) != 0:
+        raise InexpressibleError("another blank")
+    x = s.host()
+    steps, counts = (np.asarray(s.tensors.get(f"args[{n}]", s.args[n]), np.int32) for n in (1, 2))
+    rows = s.host("args[0]")
+    labels = np.concatenate([row[:count] for row, count in zip(rows, counts, strict=True)])
+    costs, gradients = dnn.ctc_loss(s.handle, s.put(x), labels.astype(np.int32), counts, steps)
+    y, of_x = costs.numpy().astype(np.float64), gradients.numpy().astype(np.float64)
+    reduction = s.option("reduction", 4, "mean")
+    if reduction == "none":
+        return {"y": y, "input": of_x * s.gradient_of_result(y.shape)[:, None]}
+    weights = 1 / (counts * len(y)) if reduction == "mean" else np.ones(len(y))
+    dy = s.gradient_of_result(())
+    return {"y": np.asarray((y * weights).sum()), "input": of_x * weights[:, None] * dy}
+
+
 # By the name of the operation; those of attention and products compute in float16.
 ADAPTERS: Mapping[str, Callable[[Sample], Results]] = {
     **{f"nn.functional.conv{n}d": convolution(n) for n in (1, 2, 3)},
@@ -496,6 +514,7 @@ ADAPTERS: Mapping[str, Callable[[Sample], Results]] = {
     "nn.functional.scaled_dot_product_attention": attention,
     "nn.functional.grid_sample": grid_sample,
     "nn.functional.linear": linear,
+    "nn.functional.ctc_loss": ctc_loss,
 }
 DTYPES = {"nn.functional.scaled_dot_product_attention": "float16"}
 TOLERANCES = {"float32": 3e-3, "float16": 3e-2}  # of the largest value, for TF32 and float16

@@ -1,0 +1,85 @@
+"""PyTorch judges attention, products and layer normalisation by its samples of Transformers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cudnnlite as dnn
+
+from .test_moduleinfo import samples_of
+
+torch: Any = pytest.importorskip("torch", reason="PyTorch judges; it is not installed")
+pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
+# How many samples each has at least.
+MODULES = {
+    "MultiheadAttention": 64,
+    "TransformerEncoderLayer": 35,
+    "TransformerEncoder": 35,
+    "TransformerDecoderLayer": 67,
+    "Transformer": 64,
+}
+MOST = 16  # samples of a module; all in the exhaustive tests
+# Of the norm of y, or of all gradients: attention computes in float16, products in TF32, and the
+# normalisation of four values multiplies what they are off by.
+TOLERANCE = 5e-2
+
+
+def call(module: Any, run: Any, operands: Any, masks: Any, dy: Any) -> dict[str, Any]:
+    """Return a module's result, and the gradients of its operands and parameters."""
+    operands = [operand.detach().requires_grad_() for operand in operands]
+    y = run(*operands, **masks)
+    y = y[0] if isinstance(y, tuple) else y
+    named = dict(module.named_parameters())
+    gradients = torch.autograd.grad(
+        y, [*operands, *named.values()], dy.to(y.dtype), materialize_grads=True
+    )
+    names = (*(f"operand {n}" for n in range(len(operands))), *named)
+    results = {"y": y, **dict(zip(names, gradients, strict=True))}
+    return {name: value.detach().numpy() for name, value in results.items()}
+
+
+def norm(arrays: Iterable[Any]) -> float:
+    """Return the L2 norm of all values."""
+    return float(np.sqrt(sum(float((array**2).sum()) for array in arrays)))
+
+
+def check(handle: dnn.Handle, name: str, most: int | None) -> None:
+    """Compare results and gradients with PyTorch's in float64."""
+    from .transformer import Transformer
+
+    torch.manual_seed(7)
+    samples = samples_of(name)
+    assert len(samples) >= MODULES[name]
+    ours = Transformer(handle)
+    for sample in samples if most is None else samples[:: len(samples) // most]:
+        made, given = sample.constructor_input, sample.forward_input
+        module = getattr(torch.nn, name)(*made.args, **made.kwargs)
+        wide = copy.deepcopy(module).double()
+        dy = torch.from_numpy(np.random.default_rng(3).standard_normal(given.args[0].shape))
+        masks = given.kwargs
+        expected = call(wide, wide, [x.double() for x in given.args], masks, dy)
+        results = call(
+            module, lambda *x, m=module, **k: ours(m, *x, **k), given.args, masks, dy.float()
+        )
+        of_gradients = norm(value for name, value in expected.items() if name != "y")
+        for key, wanted in expected.items():
+            allowed = TOLERANCE * (norm([wanted]) if key == "y" else of_gradients)
+            assert norm([results[key] - wanted]) <= allowed, f"{key} of {made}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
+def test_samples_of_transformers(handle: dnn.Handle, name: str) -> None:
+    check(handle, name, MOST)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
+def test_all_samples_of_transformers(handle: dnn.Handle, name: str) -> None:
+    check(handle, name, None)
