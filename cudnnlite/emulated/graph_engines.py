@@ -19,9 +19,9 @@ from cudnnlite.emulated.support import why_no_forward_engine
 from cudnnlite.enums import DataType, NanPropagation, ReduceTensorOp
 from cudnnlite.graph.attention_faults import (
     is_mask_mode,
+    why_a_head_ends_the_process,
     why_float32_attention_is_wrong,
     why_masks_are_wrong,
-    why_strides_end_the_process,
 )
 from cudnnlite.graph.chain_faults import (
     repeats_whole_pixels_or_channels,
@@ -29,7 +29,7 @@ from cudnnlite.graph.chain_faults import (
     why_operand_behind_convolution_is_wrong,
 )
 from cudnnlite.graph.layer_faults import why_parameters_are_wrong
-from cudnnlite.graph.questions import has_channels_last
+from cudnnlite.graph.questions import LENGTHS, has_channels_last
 from cudnnlite.specs import TensorSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, same_strides, span
 
@@ -52,7 +52,6 @@ _DROPOUT = ("RNG", "MUL", "MUL")
 _INDEX_TYPES = (DataType.INT8, DataType.INT32, DataType.INT64)
 _HEAD_MULTIPLE = 8  # of which the sizes of an attention's heads have to be multiples
 _MAX_HEAD_OF_GRADIENTS = 256
-_LENGTHS = frozenset({"gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc"})
 # The modes that an H200 served in a chain: alone, and behind a product or a convolution.  It refused
 # chains with CMP_GT and BINARY_SELECT.
 _IN_A_CHAIN = frozenset(
@@ -243,7 +242,7 @@ def _lengths_and_seeds(graph: GraphFormula) -> set[int]:
         is_random = operation.kind == "OPERATION_RNG"
         for name, tensor in graph.tensors_of(operation).items():
             is_seed = is_random and name != "ydesc"
-            if is_seed or name in _LENGTHS:
+            if is_seed or name in LENGTHS:
                 numbers.add(tensor.value("unique_id"))
     return numbers
 
@@ -540,7 +539,7 @@ def _why_no_attention(graph: GraphFormula) -> str | None:
     values = spec_of(graph.operations[-1].value("bdesc"))
     reason = (
         _why_no_heads((queries.shape[-1], values.shape[-1]))
-        or why_strides_end_the_process(queries.strides, keys.strides, values.strides)
+        or _why_no_packed_heads(q=queries.strides[-1], k=keys.strides[-2], v=values.strides[-1])
         or _why_no_masks(graph)
     )
     if reason is not None or values.dtype != DataType.FLOAT:
@@ -598,10 +597,17 @@ def _attention_backward(bias: str, has_dropout: bool, is_grouped: bool) -> list[
     ]
 
 
+def _why_no_packed_heads(**strides: int) -> str | None:
+    for name, stride in strides.items():
+        if stride != 1:
+            return why_a_head_ends_the_process(name, stride)
+    return None
+
+
 def _why_no_masks(graph: GraphFormula) -> str | None:
     masks = [label for label, is_mask in _labels(graph) if is_mask]
     products = [operation for operation in graph.operations if operation.kind == _PRODUCT]
-    has_lengths = all(_LENGTHS & operation.attributes.keys() for operation in products)
+    has_lengths = all(not operation.attributes.keys().isdisjoint(LENGTHS) for operation in products)
     return why_masks_are_wrong(masks, has_lengths=has_lengths)
 
 

@@ -11,13 +11,14 @@ from cudnnlite.graph.questions import (
     behind_products,
     has_bias_gradient,
     in_memory,
+    is_gradient_of_attention,
     operand,
     products_of,
 )
 from cudnnlite.graph.records import Shape, TensorRecord
 
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
-_PRODUCTS_OF_GRADIENTS = 5  # the scores, dv, the gradient of the probabilities, dk and dq
+_RANK = 4  # the axes of a tensor: batch, heads, steps and the size of a head
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
 _LENGTHS_MASK = ("GEN_INDEX", "CMP_LT", "GEN_INDEX", "CMP_LT", "LOGICAL_AND", "BINARY_SELECT")
@@ -69,20 +70,17 @@ def why_no_softmax(graph: GraphData) -> str | None:
 def _factors(graph: GraphData) -> tuple[TensorRecord | None, ...]:
     """Return q, transposed k and v; None for what is missing, and for v of gradients."""
     first, *others = products_of(graph)
-    values = operand(graph, others[0], "bdesc") if len(others) == 1 else None
+    values = operand(graph, others[0], "bdesc") if others else None
+    if is_gradient_of_attention(graph):
+        values = None
     return operand(graph, first, "adesc"), operand(graph, first, "bdesc"), values
 
 
 def why_heads_are_not_packed(graph: GraphData) -> str | None:
     """Return which operand or output has heads, or rows of a bias, with gaps, or None."""
-    queries, keys, values = _factors(graph)
-    if queries is None or keys is None:
-        return None
-    fault = why_strides_end_the_process(
-        queries.strides, keys.strides, None if values is None else values.strides
-    )
-    if fault is not None:
-        return fault
+    for record, axis in _heads_of_products(graph):
+        if record.strides[axis] != 1:
+            return why_a_head_ends_the_process(record.name, record.strides[axis])
     scores = (node for node in graph.nodes if node.kind == "POINTWISE")
     added = [record for node in scores for record in in_memory(graph, node.read_numbers)]
     for record in (*added, *graph.outputs.values()):
@@ -95,19 +93,30 @@ def why_heads_are_not_packed(graph: GraphData) -> str | None:
     return None
 
 
-def why_strides_end_the_process(q: Shape, k_transposed: Shape, v: Shape | None) -> str | None:
-    """Return why a graph of attention may not have such strides, or None.
+def _heads_of_products(graph: GraphData) -> Iterator[tuple[TensorRecord, int]]:
+    """Yield the operands of products that are in memory, with the axis that is a head's.
 
-    The heuristics read beyond their memory where a head is not packed.
+    It is the last one, but for the second factor of a product of two of them: a transposed matrix.
     """
-    packed = {"q": q[-1], "k": k_transposed[-2], "v": 1 if v is None else v[-1]}
-    for name, step in packed.items():
-        if step != 1:
-            return (
-                "cuDNN ends the process where the size of a head has another stride than 1; that "
-                f"of {name} has {step}"
-            )
-    return None
+    for node in products_of(graph):
+        first, second = (operand(graph, node, name) for name in ("adesc", "bdesc"))
+        if first is None or second is None or min(len(first.shape), len(second.shape)) < 2:
+            continue
+        if first.name:
+            yield first, -1
+        if second.name:
+            yield second, -2 if first.name else -1
+
+
+def why_a_head_ends_the_process(name: str, stride: int) -> str:
+    """Return why the elements of a head may not have a stride other than 1.
+
+    The heuristics read beyond their memory then.
+    """
+    return (
+        "cuDNN ends the process where the size of a head has another stride than 1; that of "
+        f"{name} has {stride}"
+    )
 
 
 def why_subtractions_are_missing(graph: GraphData) -> str | None:
@@ -117,7 +126,7 @@ def why_subtractions_are_missing(graph: GraphData) -> str | None:
     by the sums of rows.
     """
     modes = [label for label, is_mask in _labels(graph) if not is_mask]
-    if len(products_of(graph)) < _PRODUCTS_OF_GRADIENTS or modes.count("SUB") >= 2:
+    if not is_gradient_of_attention(graph) or modes.count("SUB") >= 2:
         return None
     return (
         "cuDNN ends the process where gradients of attention lack the subtraction of the "
@@ -151,7 +160,7 @@ def why_lengths_are_not_packed(graph: GraphData) -> str | None:
             if record is not None and record.shape[0] > 1 and record.strides[0] != 1:
                 return (
                     f"cuDNN reads {record.name} as packed; its strides are {record.strides}: give "
-                    "a packed array"
+                    f"a packed array, such as {record.name}.copy()"
                 )
     return None
 
@@ -162,13 +171,14 @@ def why_heads_of_one_query_are_wrong(graph: GraphData) -> str | None:
     In a batch of one: in the same strides larger batches and more queries are right.  It was seen
     of the statistics and of dq; the others are not worth the attempt.
     """
-    if len(products_of(graph)) < _PRODUCTS_OF_GRADIENTS:
+    q, _, _ = _factors(graph)
+    if not is_gradient_of_attention(graph) or q is None or len(q.shape) != _RANK:
+        return None
+    batch, heads, queries, _ = q.shape
+    if not batch == queries == 1 < heads:
         return None
     for record in (*graph.inputs.values(), *graph.outputs.values()):
-        if len(record.shape) != 4:
-            continue
-        batch, heads, queries, size = record.shape
-        if batch == queries == 1 < heads and record.strides[1] != size:
+        if record.shape[:-1] == q.shape[:-1] and record.strides[1] != record.shape[-1]:
             return (
                 f"cuDNN takes the heads of {record.name} for packed where there is one query in a "
                 f"batch of one; its strides are {record.strides}: give a packed array"
@@ -181,7 +191,7 @@ def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
 
     A bias of one step of queries is right in the forward pass alone.
     """
-    if len(products_of(graph)) <= 2:
+    if not is_gradient_of_attention(graph):
         return None
     for node in graph.nodes:
         if dict(node.attributes).get("mode") != "ADD":
@@ -200,7 +210,9 @@ def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
 
 def why_a_mask_is_wrong(graph: GraphData) -> str | None:
     """Return why the masks of a graph would be computed wrongly, or None."""
-    has_lengths = all(len(dict(node.reads)) > 2 for node in products_of(graph))
+    has_lengths = all(
+        not dict(node.reads).keys().isdisjoint(LENGTHS) for node in products_of(graph)
+    )
     masks = [label for label, is_mask in _labels(graph) if is_mask]
     return why_masks_are_wrong(masks, has_lengths=has_lengths)
 
@@ -247,6 +259,8 @@ def why_float32_is_wrong(graph: GraphData) -> str | None:
     queries, keys, values = _factors(graph)
     if queries is None or keys is None or values is None or values.dtype != DataType.FLOAT:
         return None
+    if min(len(record.shape) for record in (queries, keys, values)) < 2:
+        return None
     return why_float32_attention_is_wrong(queries.shape, keys.shape, values.shape)
 
 
@@ -278,7 +292,7 @@ def why_keys_are_wrong(graph: GraphData) -> str | None:
     """
     products = products_of(graph)
     k_transposed = operand(graph, products[0], "bdesc")
-    if len(products) <= 2 or k_transposed is None or not has_bias_gradient(graph):
+    if k_transposed is None or not is_gradient_of_attention(graph) or not has_bias_gradient(graph):
         return None
     size, steps = k_transposed.shape[-2:]
     axis, step = "steps", k_transposed.strides[-1]

@@ -79,7 +79,7 @@ def _why_relu_is_wrong(node: Node) -> str | None:
 def why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
     """Return why the sum of a convolution and a bias may not be an output, or None.
 
-    Every engine that 9.19 names for such a graph in float32 fails with INTERNAL_ERROR when it runs.
+    Every engine that is named for such a graph in float32 fails with INTERNAL_ERROR when it runs.
     In float16 and bfloat16, with other functions, and with a sum of two images, they are right.
     """
     sums: set[int] = set()
@@ -90,18 +90,21 @@ def why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
             sums.update(node.written_numbers)
         if mode not in _FUNCTIONS_OF_SUMS or attributes.get("relu_lower_clip_slope"):
             continue
-        record = graph.tensors[node.read_numbers[0]]
-        if node.read_numbers[0] in sums and record.name and record.dtype == DataType.FLOAT:
-            return (
-                f"cuDNN fails where {record.name}, the float32 sum of a convolution and a bias, is "
-                f"an output beside its {mode}; compute {mode} by a graph of its own"
-            )
+        for number in sums.intersection(node.read_numbers):
+            record = graph.tensors[number]
+            if record.name and record.dtype == DataType.FLOAT:
+                return (
+                    f"cuDNN fails where {record.name}, the float32 sum of a convolution and a bias, "
+                    f"is an output beside its {mode}; compute {mode} by a graph of its own"
+                )
     return None
 
 
 def _is_bias(record: TensorRecord) -> bool:
     """Whether a tensor has one value for each channel."""
-    return record.value is None and math.prod(record.shape) == record.shape[1]
+    if record.value is not None or len(record.shape) < 2:
+        return False
+    return math.prod(record.shape) == record.shape[1]
 
 
 # ---------------------------------------------------------------------------------- operands
@@ -172,4 +175,4 @@ def _repeated_axes(operand: Shape, result: Shape) -> tuple[int, ...]:
 
 
 def _long_axes(shape: Shape, axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(axis for axis in axes if shape[axis] > 1)
+    return tuple(axis for axis in axes if axis < len(shape) and shape[axis] > 1)

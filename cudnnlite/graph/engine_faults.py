@@ -60,7 +60,7 @@ def why_lines_are_wrong(graph: GraphData) -> str | None:
     """
     for node in graph.nodes:
         x, dw = operand(graph, node, "x"), result(graph, node, "dw")
-        if x is None or dw is None:
+        if x is None or dw is None or min(len(x.shape), len(dw.shape)) < 2:
             continue
         if x.shape[1] != dw.shape[1] and x.spec.is_channels_last:
             return "it computes a wrong gradient of groups with channels last"

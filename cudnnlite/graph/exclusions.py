@@ -27,6 +27,8 @@ ATTENTION = "attention"  # an operation of several nodes
 _PREFIX = "OPERATION_"
 _FIELDS = ("operation", "engines", "since", "until", "why")
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,2})(?:\.(\d{1,2}))?")
+_FIRST_MAJOR = 9  # of the versions that are loaded; their numbers are made otherwise before
+_FIRST, _LAST = f"{_FIRST_MAJOR}.0", "999.0"
 _MOST_ENGINES = 10_000
 
 
@@ -81,8 +83,10 @@ def _exclusions_of(path: str) -> tuple[Exclusion, ...]:
 
 
 def _exclusion(row: Any, place: str) -> Exclusion:
-    if not isinstance(row, Mapping) or not {*row} <= {*_FIELDS}:
-        raise ArgumentError(f"{place}: {shown(row)}; allowed: an object with {', '.join(_FIELDS)}")
+    if not isinstance(row, Mapping):
+        raise ArgumentError(f"{place}: {shown(row)}; needed: an object with {', '.join(_FIELDS)}")
+    for field in {*row} - {*_FIELDS}:
+        raise ArgumentError(f"{place}: field {shown(field)}; allowed: {', '.join(_FIELDS)}")
     operations = [
         kind.name.removeprefix(_PREFIX)
         for kind in BackendDescriptorType
@@ -100,16 +104,21 @@ def _exclusion(row: Any, place: str) -> Exclusion:
     why = row.get("why")
     if not isinstance(why, str) or not why:
         raise ArgumentError(f"{place}: why={shown(why)}; needed: the reason, for messages")
-    since = _version(row.get("since", "0.0"), f"{place}: since")
-    until = _version(row.get("until", "999.0"), f"{place}: until")
+    since = _version(row.get("since", _FIRST), f"{place}: since")
+    until = _version(row.get("until", _LAST), f"{place}: until")
     if since >= until:
-        raise ArgumentError(f"{place}: since={row['since']}; needed: a version before `until`")
+        given = ", ".join(
+            f"{name}={shown(row[name])}" for name in ("since", "until") if name in row
+        )
+        raise ArgumentError(f"{place}: {given}; needed: since before until, from {_FIRST} on")
     return Exclusion(operation, engines, since, until, f"{why} ({VARIABLE})")
 
 
 def _version(text: Any, argument: str) -> int:
     """Return "9.28" or "9.28.0" as cudnnGetVersion returns it, 92800."""
     found = _VERSION.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
-        raise ArgumentError(f"{argument}={shown(text)}; needed: a version such as '9.28.0'")
+    if found is None or int(found[1]) < _FIRST_MAJOR:
+        raise ArgumentError(
+            f"{argument}={shown(text)}; needed: a version such as '9.28.0', from {_FIRST} on"
+        )
     return version_number(".".join(part or "0" for part in found.groups()))

@@ -25,7 +25,7 @@ from cudnnlite.graph.exclusions import ATTENTION, Exclusion, user_exclusions
 from cudnnlite.graph.questions import is_attention
 
 _ALL_BUT_BUILT_IN = range(1, 1000)  # engine 0 has its epilogues built in
-RIGHT = "right"
+RIGHT, NOT_SERVED = "right", "not served"
 
 
 class Fault(NamedTuple):
@@ -42,7 +42,8 @@ class Fault(NamedTuple):
     seen : mapping of str to str
         By cuDNN's version: "right", or what happened instead: "wrong" numbers, "fails" with an
         error of cuDNN, the "context" is lost, the "process" ends, or no engine is named: "not
-        served".
+        served".  Then the graph stays refused, as an engine that a later version names may be
+        wrong.
     engines : container of int, optional
         The engines that have it, by their numbers, which are passed over.  If it is None all have
         it, and the graph is refused.
@@ -73,7 +74,9 @@ class Fault(NamedTuple):
             return None
         if version in map(version_number, self.seen):
             return why
-        seen = " and ".join(text for text, outcome in self.seen.items() if outcome != RIGHT)
+        seen = " and ".join(
+            text for text, outcome in self.seen.items() if outcome not in (RIGHT, NOT_SERVED)
+        )
         return f"{why} (seen with cuDNN {seen}; nobody tried {format_version(version)})"
 
 
@@ -87,13 +90,13 @@ FAULTS: tuple[Fault, ...] = (
         "indices",
         "RESAMPLE_FWD",
         layer_faults.why_no_indices,
-        {"9.19.0": "wrong", "9.28.0": "not served"},
+        {"9.19.0": "wrong", "9.28.0": NOT_SERVED},
     ),
     Fault(
         "gradient of maxima, channels last",
         "RESAMPLE_BWD",
         layer_faults.why_gradient_of_maxima_ends_the_process,
-        {"9.19.0": "process", "9.28.0": "not served"},
+        {"9.19.0": "process", "9.28.0": NOT_SERVED},
     ),
     Fault(
         "gradient of maxima, strides of dx",
@@ -130,7 +133,7 @@ FAULTS: tuple[Fault, ...] = (
         "gradient behind a normalisation",
         "NORM_FORWARD",
         chain_faults.why_gradient_behind_normalization_ends_the_process,
-        {"9.19.0": "process", "9.28.0": "not served"},
+        {"9.19.0": "process", "9.28.0": NOT_SERVED},
     ),
     Fault(
         "sum behind a convolution",
@@ -229,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
         "float32 to a narrow result",
         "MATMUL",
         engine_faults.why_float32_is_not_narrowed,
-        {"9.19.0": "wrong", "9.28.0": "not served"},
+        {"9.19.0": "wrong", "9.28.0": NOT_SERVED},
         frozenset({0}),
     ),
     Fault(
@@ -351,9 +354,9 @@ def why_wrong(graph: GraphData, version: int) -> str | None:
 def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | None:
     """Return why an engine of a version of cuDNN would compute a graph wrongly, or None.
 
-    So may the user's file say.
+    It alone or every engine; so may the user's file say.
     """
-    known = (rule for rule in _rules() if rule.engines is not None and engine in rule.engines)
+    known = (rule for rule in _rules() if rule.engines is None or engine in rule.engines)
     return _first_reason(known, graph, version)
 
 

@@ -86,7 +86,9 @@ def why_gradient_of_maxima_is_misplaced(graph: GraphData) -> str | None:
     """Return why gradients of maxima would be written in other strides, or None."""
     for pooling in _gradients_of_maxima(graph):
         x, dx = pooling.x, result(graph, pooling.node, "dxdesc")
-        if dx is not None and not same_strides(x.shape, x.strides, dx.strides):
+        if dx is None or len(dx.shape) != len(x.shape):
+            continue
+        if not same_strides(x.shape, x.strides, dx.strides):
             return (
                 "cuDNN writes gradients of maxima as if their strides were those of x; give both "
                 "in the same strides"
@@ -152,6 +154,8 @@ def why_normalization_is_wrong(graph: GraphData) -> str | None:
             if name not in ("scale_desc", "bias_desc", "dscale_desc", "dbias_desc"):
                 continue
             parameters = graph.tensors[numbers[0]]
+            if len(parameters.shape) != len(x.shape):
+                continue
             fault = why_parameters_are_wrong(
                 name.removesuffix("_desc"), x.strides, parameters.shape, parameters.strides
             )

@@ -20,6 +20,7 @@ from cudnnlite.graph.questions import (
     has_bias_gradient,
     in_memory,
     is_attention,
+    is_gradient_of_attention,
     operand,
     products_of,
 )
@@ -135,7 +136,7 @@ def _rules_of_attention(graph: GraphData) -> Iterator[Rule]:
     q = operand(graph, products[0], "adesc")
     if q is None:
         return
-    is_backward = len(products) > 2
+    is_backward = is_gradient_of_attention(graph)
     read = {number for node in graph.nodes for number in node.read_numbers}
     written = {number for node in graph.nodes for number in node.written_numbers}
     for node in graph.nodes:

@@ -8,8 +8,9 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
-# The operands of a product that are lengths of sequences, one for each matrix of the batch.
+# The operands of a product that are lengths of sequences, one for each sequence of the batch.
 LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
+_MOST_FORWARD_PRODUCTS = 3
 
 
 def operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
@@ -42,6 +43,14 @@ def behind_products(graph: GraphData) -> set[int]:
         if node.kind == "MATMUL" or not computed.isdisjoint(node.read_numbers):
             computed.update(node.written_numbers)
     return computed
+
+
+def is_gradient_of_attention(graph: GraphData) -> bool:
+    """Whether an attention is that of its gradients, which has five products.
+
+    An attention has two, and may have a projection before or behind it.
+    """
+    return len(products_of(graph)) > _MOST_FORWARD_PRODUCTS
 
 
 def is_attention(graph: GraphData) -> bool:

@@ -33,6 +33,7 @@ from cudnnlite.dtypes import numpy_dtype
 from cudnnlite.errors import CudnnError, DeviceLostError
 from cudnnlite.graph import faults
 from cudnnlite.graph.engines import HEURISTICS, configurations
+from cudnnlite.graph.exclusions import VARIABLE
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.nearest import changes
 from cudnnlite.operations.convolution.graphs import data_of
@@ -794,6 +795,8 @@ def _run(handle: dnn.Handle, example: Example, engine: Engine) -> str:
     }
     try:
         plan = graph.plan(handle, engine=engine)
+    except DeviceLostError:
+        return "context"
     except dnn.CudnnliteError:
         return "not served"
     try:
@@ -823,6 +826,7 @@ def main(device: str) -> None:
     warnings.simplefilter("ignore")
     known = {fault.name: fault for fault in faults.FAULTS}
     faults.FAULTS = ()
+    os.environ.pop(VARIABLE, None)
     handle = dnn.Handle(device)
     handle.stream = handle.device.create_stream()
     for line in sys.stdin:

@@ -68,6 +68,28 @@ def test_a_choice_of_before_is_not_taken(write_rows: WriteRows, own_handle: dnn.
             assert plan.choice.algorithm.index != first
 
 
+def test_no_engine_of_a_convolution_is_taken_for_a_row_without_numbers(
+    write_rows: WriteRows, own_handle: dnn.Handle
+) -> None:
+    """The algorithms of the descriptor call are no engines, and serve it."""
+    problem = dnn.convolution_forward.problem(
+        dnn.TensorSpec((2, 8, 9, 9)), dnn.FilterSpec((8, 8, 3, 3))
+    )
+    write_rows([{"operation": "CONVOLUTION_FORWARD", "why": "no graphs"}])
+    with dnn.convolution_forward.plan(own_handle, problem.x, problem.w) as plan:
+        assert not isinstance(plan.choice.algorithm, dnn.types.Engine)
+        assert "no graphs" in plan.choice.remark
+    with pytest.raises(dnn.ArgumentError, match="no graphs"):
+        dnn.convolution_forward.plan(
+            own_handle, problem.x, problem.w, algorithm=dnn.types.Engine(0)
+        )
+    rows = dnn.Tuner(own_handle, ":memory:").tune(problem)
+    engines = [row for row in rows if isinstance(row.algorithm, dnn.types.Engine)]
+    assert engines
+    assert all(row.why_not for row in engines)
+    assert any("no graphs" in row.why_not for row in engines)
+
+
 def test_a_row_about_products_is_about_those_of_attention(
     write_rows: WriteRows, own_handle: dnn.Handle
 ) -> None:
@@ -102,8 +124,8 @@ def test_versions(
     ("rows", "message"),
     [
         ({"why": "no list"}, "a list of objects"),
-        ([["MATMUL"]], "row 0: .* allowed: an object with operation, engines"),
-        ([{"why": "a"}, {"why": "b", "engine": 3}], "row 1: .*'engine': 3"),
+        ([["MATMUL"]], "row 0: .* needed: an object with operation, engines"),
+        ([{"why": "a"}, {"why": "b", "engine": 3}], "row 1: field 'engine'; allowed: operation"),
         ([{"operation": "MATMULT", "why": "a"}], "row 0: operation='MATMULT'; allowed"),
         ([{"engines": "7", "why": "a"}], "row 0: engines"),
         ([{"engines": [7.5], "why": "a"}], "row 0: engines"),
@@ -112,8 +134,13 @@ def test_versions(
         ([{"engines": [-3], "why": "a"}], r"row 0: engines=\[-3\]; needed"),
         (
             [{"since": "9.20", "until": "9.19", "why": "a"}],
-            "row 0: since=9.20; needed: a version before",
+            "row 0: since='9.20', until='9.19'; needed: since before until",
         ),
+        (
+            [{"until": "9.0", "why": "a"}],
+            "row 0: until='9.0'; needed: since before until, from 9.0",
+        ),
+        ([{"since": "8.9.7", "why": "a"}], "row 0: since='8.9.7'; needed: .* from 9.0 on"),
         ([{"since": 9.19, "why": "a"}], r"row 0: since=9.19; needed: a version such as '9.28.0'"),
         ([{"until": "soon", "why": "a"}], "row 0: until='soon'"),
     ],

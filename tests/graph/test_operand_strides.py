@@ -332,20 +332,6 @@ def test_a_gradient_behind_a_convolution_is_refused_as_graphs_are(modes, own_han
             graph.plan(own_handle)
 
 
-def test_rules_take_graphs_of_odd_shapes():
-    """No rule unpacks what a graph may lack: two normalisations, results of one axis."""
-    graph = dnn.Graph()
-    x, scale = graph.input("x", (6, 64, 1, 1)), graph.input("scale", (1, 64, 1, 1))
-    y = graph.normalization_forward("RMS", graph.normalization_forward("RMS", x, scale).y, scale).y
-    graph.output("y", graph.relu(y))
-    why_wrong(graph)
-    product = dnn.Graph()
-    a, b = product.input("a", (1, 4, 8)), product.input("b", (1, 8, 8))
-    product.output("y", product.reshape(product.matmul(a, b), (32,)))
-    for engine in range(10):
-        why_engine_is_wrong(engine, product)
-
-
 def test_gaps_behind_a_convolution_with_a_prologue_are_seen():
     graph = dnn.Graph()
     x = graph.input("x", (2, 8, 3, 4), "float32", layout="NHWC")

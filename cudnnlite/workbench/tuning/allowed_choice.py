@@ -18,10 +18,12 @@ from cudnnlite.errors import (
     NotSupportedError,
     WorkspaceLimitError,
 )
+from cudnnlite.graph.faults import why_engine_is_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
 from cudnnlite.operations.convolution.engines import shared_graph
+from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.operations.convolution.layout_conversion import problem_in_layout
 from cudnnlite.operations.rnn.choice import heuristic
 from cudnnlite.plans.graph_call import WayThroughGraph
@@ -46,6 +48,20 @@ _CANDIDATE_ERRORS = (CudnnError, DeviceMemoryError, ArgumentError)
 
 # Makes a prepared plan of a candidate; of None, it is a plan of the heuristic's choice.
 _MakePlan = Callable[[AlgorithmResult | None], OperationPlan[Any]]
+
+
+def is_passed_over(row: AlgorithmResult, problem: Problem, version: int) -> bool:
+    """Whether a measured engine is known to be wrong, or excluded, since it was measured.
+
+    It is asked about the graph that it runs: in the layout to which operands are converted.
+    """
+    if not isinstance(row.algorithm, Engine):
+        return False
+    if isinstance(problem, GraphProblem):
+        graph = problem.graph
+    else:
+        graph = data_of(problem_in_layout(problem, row.layout) if row.layout else problem)
+    return why_engine_is_wrong(row.algorithm.index, graph, version) is not None
 
 
 def allowed_choice(

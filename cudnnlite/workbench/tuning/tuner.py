@@ -24,11 +24,9 @@ from cudnnlite.errors import (
 )
 from cudnnlite.graph.compiled_plans import PlanStore
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.faults import why_engine_is_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT
 from cudnnlite.graph.problem import KIND, GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
-from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.plans.capture import refuse_search
 from cudnnlite.plans.choice import set_chooser
 from cudnnlite.plans.operands import alignment_of, use
@@ -44,7 +42,7 @@ from cudnnlite.unknown import suggest_keywords
 from cudnnlite.version import __version__
 from cudnnlite.warn import log, warn_user
 from cudnnlite.workbench.tuning import convolution, graphs, rnn
-from cudnnlite.workbench.tuning.allowed_choice import allowed_choice
+from cudnnlite.workbench.tuning.allowed_choice import allowed_choice, is_passed_over
 from cudnnlite.workbench.tuning.cache import TuningCache, check_cache_kind
 from cudnnlite.workbench.tuning.convolution_trial import ConvolutionTrial
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, TuningKey, make_key
@@ -345,18 +343,9 @@ class Tuner(Closable):
         if table is None:
             return self._allowed_choice(representative, alignments, policy)
         best = best_replayed(table) if replay else table.best()
-        if self._is_passed_over(best, representative):
+        if is_passed_over(best, representative, self.handle.api.engine_version):
             return self._allowed_choice(representative, alignments, policy)
         return replace(best, source=source)
-
-    def _is_passed_over(self, row: AlgorithmResult, problem: Problem) -> bool:
-        """Whether an engine is known to be wrong, or excluded, since it was measured."""
-        engine = row.algorithm
-        if not isinstance(engine, Engine):
-            return False
-        graph = problem.graph if isinstance(problem, GraphProblem) else data_of(problem)
-        version = self.handle.api.engine_version
-        return why_engine_is_wrong(engine.index, graph, version) is not None
 
     def _allowed_choice(
         self, problem: Problem, alignments: Mapping[str, int], policy: TuningPolicy
