@@ -67,12 +67,12 @@ def user_exclusions() -> tuple[Exclusion, ...]:
         The file cannot be read, or has a row of another form; the message names both.
     """
     path = os.environ.get(VARIABLE, "")
-    return _exclusions_of(path) if path else ()
+    return read_exclusions(path) if path else ()
 
 
 @cache
-def _exclusions_of(path: str) -> tuple[Exclusion, ...]:
-    """Return the rows of a file, which is read once."""
+def read_exclusions(path: str) -> tuple[Exclusion, ...]:
+    """Return the rows of a file, which is read once; the errors are those of `user_exclusions`."""
     try:
         plain = json.loads(read_named_file(Path(path)))
     except (OSError, ValueError, RecursionError) as error:

@@ -40,7 +40,7 @@ class Fault(NamedTuple):
     why : callable
         Returns the reason why a graph has it, for messages, or None.
     seen : mapping of str to str
-        By cuDNN's version: "right", or what happened instead: "wrong" numbers, "fails" with an
+        By cuDNN's version, what `tests/device/fault_examples.py` did: "right", or instead "wrong" numbers, "fails" with an
         error of cuDNN, the "context" is lost, the "process" ends, or no engine is named: "not
         served".  Then the graph stays refused, as an engine that a later version names may be
         wrong.
@@ -84,6 +84,7 @@ def _both(outcome: str) -> dict[str, str]:
     return {"9.19.0": outcome, "9.28.0": outcome}
 
 
+# A message is that of the first row that a graph has.
 FAULTS: tuple[Fault, ...] = (
     # ---- pooling and normalisations
     Fault(

@@ -14,7 +14,7 @@ from cudnnlite.workbench.absent.asking import subject_of
 
 # cuDNN asks the GPU nothing about these.
 SAME_LISTS = ("convolution", "attention", "gradients of attention", "layer normalization")
-# With the GPU, cuDNN 9.28 gives the engines of these other knobs.
+# With the GPU, cuDNN 9.28 names other configurations of these, and more engines.
 OTHER_KNOBS = ("product",)
 
 
@@ -65,7 +65,7 @@ def problems() -> dict[str, Any]:
 def test_engines_without_the_gpu_are_those_with_it(handle: dnn.Handle) -> None:
     """With the GPU the same engines are named in the same order; others may come between them.
 
-    Those count the GPU's clusters, or ask cuBLASLt.
+    Those count the GPU's clusters, or ask cuBLASLt.  Of products the numbers alone are compared.
     """
     named = problems()
     answers = dnn.candidates([*named.values()], handle)

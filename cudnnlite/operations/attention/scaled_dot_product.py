@@ -63,8 +63,8 @@ def scaled_dot_product_attention_forward(
         type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``.
     q_lengths, kv_lengths : device array, optional
         The number of steps of queries, and of keys and values, in each sequence; int32, from 1 on,
-        ``(batch, 1, 1, 1)``.  Give both or none.  Beyond q_lengths, float16 and bfloat16 outputs
-        are zero, and float32 outputs are not written; stats are undefined there.
+        ``(batch, 1, 1, 1)``, packed.  Give both or none.  Beyond q_lengths, float16 and bfloat16
+        outputs are zero, and float32 outputs are not written; stats are undefined there.
     window : int, optional
         A query of step t attends to the keys of the steps after ``t - window``; earlier keys are
         masked.  Keys after step t are not masked, unless `causal` is true.
@@ -163,7 +163,8 @@ def scaled_dot_product_attention_backward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     q, k, v : device array
-        As in `scaled_dot_product_attention_forward`; float16 or bfloat16.
+        As in `scaled_dot_product_attention_forward`; float16 or bfloat16.  One query in a batch of
+        one has packed heads, in all operands and gradients.
     o, stats : device array
         The results of `scaled_dot_product_attention_forward` with ``return_stats=True``.
     do : device array

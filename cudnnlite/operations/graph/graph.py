@@ -197,7 +197,7 @@ def find_way(
         source = engine.source
         engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
     elif engine is not None:
-        instance_of(engine, Engine, "engine")
+        instance_of(engine, Engine, "engine", "; write dnn.types.Engine(7)")
     return WayThroughGraph(engine, requirements, replay, scratch, source=source)
 
 

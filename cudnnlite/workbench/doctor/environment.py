@@ -17,6 +17,7 @@ from cudnnlite._raw.library import LIBRARY_VARIABLE, UNKNOWN_VARIABLE
 from cudnnlite.devices.device_choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.exclusions import VARIABLE as FAULTS_VARIABLE
+from cudnnlite.graph.exclusions import read_exclusions
 from cudnnlite.workbench.doctor.finding import (
     BROKEN,
     NOTE,
@@ -55,7 +56,6 @@ VARIABLES = (
 _TEST_VARIABLES = ("CUDNNLITE_REQUIRE_GPU",)
 _PATH_VARIABLES = (
     LIBRARY_VARIABLE,
-    FAULTS_VARIABLE,
     "CUDNN_PATH",
     "CUDA_PATH",
     "CUDA_HOME",
@@ -217,6 +217,11 @@ def _verdict_on_value(
     if name == DEVICE_VARIABLE and not names_device(environment):
         fix = "set it to cuda, cuda:1, emulated or auto, or unset it"
         return BROKEN, " names no device", fix
+    if name == FAULTS_VARIABLE and value:
+        try:
+            read_exclusions(value)
+        except ArgumentError as error:
+            return BROKEN, f": {str(error).partition(': ')[2]}", "correct the file, or unset it"
     if missing:
         # Container images set LD_LIBRARY_PATH to folders that few machines have.
         verdict = NOTE if name == "LD_LIBRARY_PATH" else WARNING

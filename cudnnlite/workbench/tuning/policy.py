@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -9,7 +10,15 @@ from typing import Any
 
 from cudnnlite import AlgorithmResult
 from cudnnlite.arguments import instance_of, one_of, sequence, shown
-from cudnnlite.enums import DataType, MathType, parse_math_type
+from cudnnlite.enums import (
+    ConvolutionBwdDataAlgo,
+    ConvolutionBwdFilterAlgo,
+    ConvolutionFwdAlgo,
+    DataType,
+    MathType,
+    RNNAlgo,
+    parse_math_type,
+)
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.selection import Requirements
@@ -21,6 +30,13 @@ from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines")
+# How algorithms and engines are printed.
+_ALGORITHMS = frozenset(
+    str(algorithm)
+    for kind in (ConvolutionFwdAlgo, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, RNNAlgo)
+    for algorithm in kind
+)
+_ENGINE = re.compile(r"engine \d+( \(.+\))?")
 # From the user's value and the name of the argument, for messages: the value of the field.
 Parser = Callable[[Any, str], Any]
 
@@ -61,9 +77,11 @@ def _parse_exclude(value: Any, argument: str) -> tuple[str, ...]:
     names = (value,) if isinstance(value, (str, Engine, Enum)) else value
     excluded = sequence(names, argument, "algorithms or engines, or their names: 'engine 7'")
     for item in excluded:
-        if not isinstance(item, (str, Engine, Enum)):
+        is_name = isinstance(item, (str, Engine, Enum))
+        if not is_name or not (str(item) in _ALGORITHMS or _ENGINE.fullmatch(str(item))):
             raise ArgumentError(
-                f"{argument}={shown(names)}; allowed: algorithms, engines, and their names"
+                f"{argument}={shown(names)}; allowed: algorithms, engines, and their names, such as "
+                "'FFT_TILING', 'engine 7'"
             )
     return tuple(sorted({str(item) for item in excluded}))
 

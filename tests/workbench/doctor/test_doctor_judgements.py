@@ -664,6 +664,13 @@ def settings(**variables):
         ("LD_PRELOAD", "libjemalloc.so.2", OK, ""),
         ("LD_PRELOAD", "libcudnn.so.9", WARNING, "every program started from here"),
         ("CUBLAS_WORKSPACE_CONFIG", ":4096:8", OK, ""),
+        (
+            "CUDNNLITE_FAULTS",
+            "nofile.json",
+            BROKEN,
+            "CUDNNLITE_FAULTS=nofile.json: it cannot be read",
+        ),
+        ("CUDNNLITE_FAULTS", "", OK, ""),
         ("CUDNNLITE_DEVICE", "auto", OK, ""),
         ("CUDNNLITE_DEVICE", "", OK, ""),
         ("CUDNNLITE_DEVICE", "gpu", BROKEN, "CUDNNLITE_DEVICE=gpu names no device"),

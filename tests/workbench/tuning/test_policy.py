@@ -124,6 +124,9 @@ WRONG = [
     ("flush_l2", 0, "allowed: True, False"),
     ("search", "all", "'heuristics', 'engines'"),
     ("exclude", [7], "algorithms, engines, and their names"),
+    ("exclude", ["engine7"], "'FFT_TILING', 'engine 7'"),
+    ("exclude", "Engine 4", "'FFT_TILING', 'engine 7'"),
+    ("exclude", ["FFT", "GEMMM"], "'FFT_TILING', 'engine 7'"),
 ]
 
 
