@@ -23,7 +23,7 @@ _REPLACEMENTS = {
     "Reduc": "reduce of a dnn.Graph, behind another operation",
     "Transform": "identity of a dnn.Graph for another data type, or an array made in the layout",
     "Reorder": "a dnn.Graph, whose filters need no other order",
-    "Filter": "the operation without algorithm= and find, by an engine, which has no filter descriptor",
+    "Filter": "a call without algorithm= or find, or a dnn.Graph: engines need no filter descriptor",
     "Activation": "pointwise of a dnn.Graph",
     "OpTensor": "pointwise of a dnn.Graph",
     "AddTensor": "pointwise of a dnn.Graph",
