@@ -19,6 +19,7 @@ import numpy as np
 
 import cudnnlite as dnn
 from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.specs.layout import CHANNELS_LAST
 
 Array = np.ndarray[Any, Any]
 Results = dict[str, Any]
@@ -37,10 +38,14 @@ class Sample:
     sample : SampleInput
     dtype : str
         The data type in which ours computes.
+    is_last : bool
+        Whether images and filters have channels last.
     """
 
-    def __init__(self, handle: dnn.Handle, sample: Any, dtype: str = "float32") -> None:
-        self.handle, self.dtype = handle, dtype
+    def __init__(
+        self, handle: dnn.Handle, sample: Any, dtype: str = "float32", *, is_last: bool = False
+    ) -> None:
+        self.handle, self.dtype, self.is_last = handle, dtype, is_last
         self.tensors = {
             name: self._round(value) for name, value in tensors_of(sample) if value is not None
         }
@@ -60,7 +65,10 @@ class Sample:
 
     def put(self, host: Array) -> dnn.DeviceArray:
         """Return an array of the sample's data type."""
-        return self.handle.array(np.ascontiguousarray(host, np.float32), dtype=self.dtype)
+        layout = CHANNELS_LAST.get(host.ndim) if self.is_last else None
+        return self.handle.array(
+            np.ascontiguousarray(host, np.float32), dtype=self.dtype, layout=layout
+        )
 
     def gradient_of_result(self, shape: tuple[int, ...]) -> Array:
         """Draw dy."""
@@ -538,10 +546,12 @@ def samples_of(operation: Any, most: int | None = None) -> list[Any]:
     return found if most is None else found[:: max(len(found) // most, 1)]
 
 
-def judge(handle: dnn.Handle, operation: Any, sample: Any) -> tuple[str, str]:
+def judge(
+    handle: dnn.Handle, operation: Any, sample: Any, *, is_last: bool = False
+) -> tuple[str, str]:
     """Return the outcome of a sample, of `OUTCOMES`, and what is to be said of it."""
     dtype = DTYPES.get(operation.name, "float32")
-    s = Sample(handle, sample, dtype)
+    s = Sample(handle, sample, dtype, is_last=is_last)
     try:
         results = ADAPTERS[operation.name](s)
     except InexpressibleError as error:
