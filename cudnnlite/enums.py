@@ -168,10 +168,17 @@ def _choices(kind: type[CEnum]) -> Mapping[str, Any]:
     return {name: member for name, member in kind.__members__.items() if is_choice(member)}
 
 
+# Other words for members, by the enum: PyTorch's for SWISH with a beta of 1.
+_ALIASES = {"ActivationMode": {"SILU": "SWISH"}}
+
+
 @cache
 def _choices_by_key(kind: type[CEnum]) -> Mapping[str, Any]:
     """Return them by what `_key` makes of their names."""
-    return {_key(name): member for name, member in _choices(kind).items()}
+    members = _choices(kind)
+    by_key = {_key(name): member for name, member in members.items()}
+    aliases = _ALIASES.get(kind.__name__, {})
+    return by_key | {alias: members[name] for alias, name in aliases.items()}
 
 
 def _key(text: str) -> str:

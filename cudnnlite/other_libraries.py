@@ -134,7 +134,8 @@ MODULE: Mapping[str, str] = {
         "it is dnn.convolution_transpose(handle, x, w, dnn.ConvolutionSpec(padding, stride))",
     ),
     **dict.fromkeys(
-        ("linear", "Linear", "mm", "bmm", "gemm"), "it is dnn.matmul(handle, a, b, bias=...)"
+        ("linear", "Linear", "dense", "Dense", "mm", "bmm", "gemm"),
+        "it is dnn.matmul(handle, a, b, bias=...)",
     ),
     **{
         name: f"it is dnn.activation_forward(handle, x, {mode!r})"
@@ -155,11 +156,11 @@ MODULE: Mapping[str, str] = {
     "softmax": "it is dnn.softmax_forward(handle, x)",
     "log_softmax": "it is dnn.softmax_forward(handle, x, algorithm='log')",
     **dict.fromkeys(
-        ("max_pool1d", "max_pool2d", "max_pool3d", "MaxPool2d"),
+        ("max_pool", "max_pool1d", "max_pool2d", "max_pool3d", "MaxPool2d"),
         "it is dnn.pooling_forward(handle, x, dnn.PoolingSpec(window, padding, stride))",
     ),
     **dict.fromkeys(
-        ("avg_pool1d", "avg_pool2d", "avg_pool3d", "AvgPool2d"),
+        ("avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "AvgPool2d"),
         "it is dnn.pooling_forward(handle, x, dnn.PoolingSpec(window, mode="
         "'average_count_include_padding'))",
     ),
@@ -179,13 +180,16 @@ MODULE: Mapping[str, str] = {
     ),
     **dict.fromkeys(("dropout", "Dropout"), "it is dnn.dropout_forward(handle, x, probability)"),
     "manual_seed": "random states are objects: dnn.DropoutState(handle, seed)",
-    "scaled_dot_product_attention": "it is dnn.scaled_dot_product_attention_forward",
+    **dict.fromkeys(
+        ("scaled_dot_product_attention", "sdpa", "flash_attention", "flash_attn", "attention"),
+        "it is dnn.scaled_dot_product_attention_forward",
+    ),
     "MultiheadAttention": (
         "it is dnn.AttentionSpec, dnn.AttentionWeights and dnn.multi_head_attention_forward"
     ),
-    "LSTM": _RECURRENT.format(cell="lstm"),
-    "GRU": _RECURRENT.format(cell="gru"),
-    "RNN": _RECURRENT.format(cell="tanh"),
+    **dict.fromkeys(("LSTM", "lstm"), _RECURRENT.format(cell="lstm")),
+    **dict.fromkeys(("GRU", "gru"), _RECURRENT.format(cell="gru")),
+    **dict.fromkeys(("RNN", "rnn"), _RECURRENT.format(cell="tanh")),
     "grid_sample": "it is dnn.spatial_transformer_sample",
     "affine_grid": "it is dnn.spatial_transformer_grid",
     "unfold": "it is dnn.im2col",
@@ -236,7 +240,6 @@ CHOICES: Mapping[str, Mapping[str, str]] = {
     },
     "RNNMode": {"rnn": "'tanh', as PyTorch's RNN by default, or 'relu'"},
     "ActivationMode": {
-        "silu": "'swish'",
         "relu6": "dnn.ActivationSpec('clipped_relu', 6.0)",
         "mish": _OF_GRAPHS.format("mish"),
         **{
@@ -265,12 +268,15 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
             ("kernel_size", "in_channels", "out_channels"), "the shape of the filter says it"
         ),
         "bias": "it is an argument of the call: dnn.convolution_forward(..., bias=bias)",
+        "allow_tf32": "it is math_type='tf32', the default, or 'true_float32'",
         "padding_mode": "cuDNN pads with zeros",
     },
     "PoolingSpec": {
         "kernel_size": "it is window=",
         "count_include_pad": "it is mode='average_count_include_padding', or ..._exclude_padding",
     },
+    "convolution_forward": {"activation": "it is epilogue="},
+    "matmul": {"epilogue": "it is activation="},
     "batch_normalization_": {
         "eps": "it is epsilon=",
         "training": "batch_normalization_training and ..._inference are two functions",
@@ -281,6 +287,11 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "attn_mask": "a mask that is added is bias=",
         "dropout_p": "it is dropout=",
         "enable_gqa": "heads are shared where k and v have fewer",
+        **dict.fromkeys(
+            ("key_padding_mask", "attention_mask"),
+            "it is bias=, of shape (batch, 1, 1, steps of k): 0 to keep a key, and a large negative "
+            "number to mask it; or q_lengths= and kv_lengths=",
+        ),
     },
     "": {
         "input": "the images are x",

@@ -6,6 +6,7 @@ knob.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from cudnnlite.problems.results import AlgorithmResult
 FEW_KNOBS = 8
 # A heuristic is asked for one configuration first, and each time for this many times more.
 MORE_RESULTS = 8
+_PRINTED = re.compile(r"engine (\d{1,9})(?: \((\w+=-?\d+(?:, \w+=-?\d+)*)\))?")
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
@@ -63,6 +65,8 @@ class Engine:
     >>> engine = dnn.types.Engine(38, {"STAGES": 2, 2: 5})
     >>> print(engine, engine.knobs, dnn.types.Engine.from_plain(engine.to_plain()) == engine)
     engine 38 (TILE_SIZE=5, STAGES=2) {'TILE_SIZE': 5, 'STAGES': 2} True
+    >>> dnn.types.Engine.from_text(str(engine)) == engine
+    True
     """
 
     index: int
@@ -95,6 +99,15 @@ class Engine:
             )
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise ArgumentError(f"{shown(plain)} is no engine: {error}") from error
+
+    @classmethod
+    def from_text(cls, text: str) -> Engine | None:
+        """Return the engine that is printed as a text, such as "engine 7"; None for another text."""
+        found = _PRINTED.fullmatch(text)
+        if found is None:
+            return None
+        knobs = (choice.partition("=") for choice in (found[2] or "").split(", ") if choice)
+        return cls(int(found[1]), {name: int(value) for name, _, value in knobs})
 
     def __str__(self) -> str:
         knobs = ", ".join(f"{name}={value}" for name, value in self.knobs.items())

@@ -22,6 +22,11 @@ CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 # The names of a layout at each rank, by its name at rank 4.
 LAYOUTS = {"NCHW": CHANNELS_FIRST, "NHWC": CHANNELS_LAST}
+# What other libraries call them.
+_OTHER_NAMES = {
+    **dict.fromkeys(("CHANNELS_LAST", "CHANNELS_LAST_3D", "HWC"), CHANNELS_LAST),
+    **dict.fromkeys(("CHANNELS_FIRST", "CONTIGUOUS", "CHW"), CHANNELS_FIRST),
+}
 VECT_C = "NCHW_VECT_C"
 # The names of the layouts of rank-3 arrays of recurrent networks.  All of them are C order.
 RNN_LAYOUTS = ("sequence_major", "batch_major", "states")
@@ -46,9 +51,10 @@ def parse_layout(layout: object, rank: int, argument: str = "layout") -> str:
         return name
     if not allowed and name == PACKED.upper():
         return PACKED
+    meant = _OTHER_NAMES.get(name, {}).get(rank)
     raise ArgumentError(
         f"{argument}={shown(layout)} is not a layout of rank {rank}; allowed: "
-        f"{', '.join(allowed) or PACKED}"
+        f"{', '.join(allowed) or PACKED}{f'; it is {meant!r}' if meant else ''}"
     )
 
 

@@ -330,3 +330,19 @@ def test_other_descriptors_take_specs_alone():
     for descriptor in (dnn.descriptors.PoolingDescriptor, dnn.descriptors.LRNDescriptor):
         with pytest.raises(dnn.ArgumentError, match=r"is not an? "):
             descriptor("max")
+
+
+@pytest.mark.parametrize(
+    ("layout", "rank", "ours"),
+    [("channels_last", 4, "NHWC"), ("channels_last", 3, "NWC"), ("HWC", 5, "NDHWC"), ("channels_first", 4, "NCHW")],
+)  # fmt: skip
+def test_a_layout_of_another_library_names_ours(layout, rank, ours):
+    with pytest.raises(dnn.ArgumentError, match=f"; it is '{ours}'$"):
+        dnn.TensorSpec((2,) * rank, layout=layout)
+
+
+def test_silu_is_swish(handle, x):
+    silu, swish = (dnn.activation_forward(handle, x, name).numpy() for name in ("silu", "SWISH"))
+    np.testing.assert_array_equal(silu, swish)
+    assert dnn.ActivationSpec("SiLU") == dnn.ActivationSpec("swish")
+    assert parse_activation("silu", "epilogue") == "swish"

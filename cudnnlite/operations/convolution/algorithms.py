@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cudnnlite.arguments import one_of
+from cudnnlite.arguments import one_of, shown
 from cudnnlite.devices import arrays
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.handle import Handle
@@ -71,7 +71,15 @@ def parse_algorithm(operation: Operation, algorithm: object) -> Any:
         )
     if isinstance(algorithm, Engine):
         return algorithm
-    return parse_enum(_algorithms(operation).kind, algorithm, "algorithm")
+    if isinstance(algorithm, str) and (engine := Engine.from_text(algorithm)):
+        return engine
+    kind = _algorithms(operation).kind
+    if isinstance(algorithm, int) and not isinstance(algorithm, (bool, kind)):
+        raise ArgumentError(
+            f"algorithm={shown(algorithm)}; needed: a name, such as {next(iter(kind)).name!r}, or "
+            f"'engine {shown(algorithm)}' for an engine"
+        )
+    return parse_enum(kind, algorithm, "algorithm")
 
 
 def parse_interface(interface: object) -> str | None:

@@ -74,7 +74,8 @@ def convolution_forward(
     out : device array, optional
         y, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
-        A result of a search, an engine of cuDNN's backend, or an algorithm of the descriptor call.
+        A result of a search, an engine of cuDNN's backend, an algorithm of the descriptor call, or
+        the text as which one is printed: "engine 2", "FFT_TILING".
         A result is applied with its math type, its layout and its `replay`.  If the operands have
         another layout, each call converts them, and converts the output back.
 

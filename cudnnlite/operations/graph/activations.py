@@ -11,6 +11,7 @@ from cudnnlite.operations.graph.graph import Graph
 from cudnnlite.unknown import meant
 
 LEAKY_SLOPE = 0.01
+_ALIASES = {"silu": "swish"}
 ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
     "relu": lambda graph, x: graph.relu(x),
     "leaky_relu": lambda graph, x: graph.relu(x, negative_slope=LEAKY_SLOPE),
@@ -38,6 +39,7 @@ def parse_activation(value: object, argument: str, *others: str) -> str:
     them, and a name that may be meant.
     """
     name = activation_key(value) if isinstance(value, str) else ""
+    name = _ALIASES.get(name, name)
     if name in ACTIVATIONS:
         return name
     allowed = ", ".join([*map(repr, ACTIVATIONS), *others])

@@ -111,7 +111,7 @@ class Graph(GraphData):
         self,
         handle: Handle,
         *,
-        engine: Engine | AlgorithmResult | None = None,
+        engine: Engine | AlgorithmResult | str | None = None,
         math_type: MathType | str = MathType.DEFAULT,
         deterministic: bool = False,
         workspace_limit: int | str | None = None,
@@ -123,7 +123,7 @@ class Graph(GraphData):
         ----------
         handle : Handle
             The plan belongs to it and is closed with it.
-        engine : Engine or AlgorithmResult, optional
+        engine : Engine, AlgorithmResult or str, optional
             One of cuDNN's engines with its knobs, or what `Tuner.choose` returned.  If not given,
             the tuner's choice inside `autotuned`, if the other arguments require nothing; otherwise
             the first engine that the heuristics name and that meets the requirements.  With
@@ -176,7 +176,7 @@ def any_problem_from_plain(plain: Any) -> Problem:
 def find_way(
     handle: Handle,
     graph: Graph,
-    engine: Engine | AlgorithmResult | None,
+    engine: Engine | AlgorithmResult | str | None,
     requirements: Requirements,
     limit: int | None,
     *,
@@ -197,7 +197,9 @@ def find_way(
         source = engine.source
         engine = instance_of(engine.algorithm, Engine, "engine.algorithm")
     elif engine is not None:
-        instance_of(engine, Engine, "engine", "; write dnn.types.Engine(7)")
+        named = Engine.from_text(engine) if isinstance(engine, str) else None
+        hint = "; write 'engine 7', as it is printed, or dnn.types.Engine(7)"
+        engine = named or instance_of(engine, Engine, "engine", hint)
     return WayThroughGraph(engine, requirements, replay, scratch, source=source)
 
 
