@@ -102,9 +102,10 @@ def attention_bias_gradient(
     return ds.sum(shared, keepdims=True)
 
 
-def causal_mask(rows: int, columns: int) -> Array:
+def causal_mask(rows: int, columns: int, *, bottom_right: bool = False) -> Array:
     """Return which steps of keys a step of queries attends to."""
-    return np.arange(rows)[:, None] >= np.arange(columns)
+    shift = columns - rows if bottom_right else 0
+    return np.arange(rows)[:, None] + shift >= np.arange(columns)
 
 
 def window_mask(rows: int, columns: int, size: int) -> Array:

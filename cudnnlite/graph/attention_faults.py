@@ -28,8 +28,8 @@ _RIGHT_MASKS = frozenset(
         _LENGTHS_MASK,
         ("GEN_INDEX", "GEN_INDEX", "CMP_GE", "BINARY_SELECT"),  # causal
         ("GEN_INDEX", "GEN_INDEX", "ADD FLOAT", "CMP_GT", "BINARY_SELECT"),  # a window
-        # causal, up to the last step of keys instead of the first
-        (*("GEN_INDEX", "GEN_INDEX", "ADD INT32", "SUB INT32", "CMP_GE", "BINARY_SELECT"),),
+        # causal, the diagonal ends at the last score
+        ("GEN_INDEX", "GEN_INDEX", "ADD INT32", "SUB INT32", "CMP_GE", "BINARY_SELECT"),
     }
 )
 

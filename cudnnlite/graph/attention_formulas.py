@@ -19,11 +19,25 @@ from cudnnlite.specs.layout import parse_shape
 MOST_STEPS = 1 << 24  # which float32 counts exactly: cuDNN compares steps as floats in a window
 
 
-def causal(graph: GraphData, scores: GraphTensor, masked: float = -math.inf) -> GraphTensor:
-    """Return scores with those behind the diagonal masked: of steps that are yet to come."""
+def causal(
+    graph: GraphData,
+    scores: GraphTensor,
+    masked: float = -math.inf,
+    *,
+    bottom_right: bool = False,
+) -> GraphTensor:
+    """Return scores with those behind the diagonal masked: of steps that are yet to come.
+
+    The diagonal begins at the first score, or, with `bottom_right`, ends at the last one: then the
+    last row sees all columns.
+    """
     check_rank(graph, scores, "scores", 2)
     row = index(graph, scores, -2)
     column = index(graph, scores, -1)
+    if bottom_right:
+        rows, columns = scores.shape[-2:]
+        row = pointwise(graph, "ADD", row, graph.as_tensor(columns, "int32"), dtype="int32")
+        row = pointwise(graph, "SUB", row, graph.as_tensor(rows, "int32"), dtype="int32")
     is_visible = pointwise(graph, "CMP_GE", row, column)
     return where(graph, is_visible, scores, masked)
 

@@ -224,7 +224,7 @@ class GraphData:
         names = cut(", ".join(numbers))
         raise ArgumentError(f"name={shown(name)}; allowed: {names or 'none'}")
 
-    def as_tensor(self, value: object) -> GraphTensor:
+    def as_tensor(self, value: object, dtype: AnyDtype = "float32") -> GraphTensor:
         """Return a tensor of this graph, or a number as a scalar; else ArgumentError."""
         if isinstance(value, GraphTensor):
             return check_tensor(self, value, "tensor")
@@ -232,7 +232,7 @@ class GraphData:
         names = self._numbers_by_name()
         while (name := f"number_{self._first_free_number}") in names:
             self._first_free_number += 1
-        return self.scalar(name, number)
+        return self.scalar(name, number, dtype)
 
     def _add(self, record: TensorRecord) -> GraphTensor:
         self._check_open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node
@@ -25,7 +26,7 @@ def flops_of(graph: GraphData) -> int:
     return sum(_node_flops(graph, node, masked) for node in graph.nodes)
 
 
-def _node_flops(graph: GraphData, node: Node, masked: tuple[int, int] | None) -> int:
+def _node_flops(graph: GraphData, node: Node, masked: _CausalMask | None) -> int:
     operands = {
         name: graph.tensors[numbers[0]].shape
         for name, numbers in (*node.reads, *node.writes)
@@ -40,20 +41,25 @@ def _node_flops(graph: GraphData, node: Node, masked: tuple[int, int] | None) ->
     flops = 2 * prod(c) * a[-1]
     if masked is None:
         return flops
-    has_scores = any(shape[-2:] in (masked, masked[::-1]) for shape in (a, b, c))
-    if not has_scores:
+    rows, columns, shift = masked
+    sizes = (rows, columns)
+    if not any(shape[-2:] in (sizes, sizes[::-1]) for shape in (a, b, c)):
         return flops
-    rows, columns = masked
-    num_visible = sum(min(row + 1, columns) for row in range(rows))
+    num_visible = sum(min(max(row + 1 + shift, 0), columns) for row in range(rows))
     return flops * num_visible // (rows * columns)
 
 
-def _causal_scores(graph: GraphData) -> tuple[int, int] | None:
-    """Return (rows, columns) of scores under a causal mask; None if there is no such mask.
+class _CausalMask(NamedTuple):
+    """The scores under a causal mask: those are visible where row + shift >= column."""
 
-    The mask is what `Graph.causal` writes: row >= column.
-    """
-    index_axes: dict[int, int] = {}
+    rows: int
+    columns: int
+    shift: int
+
+
+def _causal_scores(graph: GraphData) -> _CausalMask | None:
+    """Return the scores under a causal mask, as `Graph.causal` writes it; None without a mask."""
+    indices: dict[int, tuple[int, int]] = {}  # the axis, counted from the end, and the shift
     for node in graph.nodes:
         attributes = dict(node.attributes)
         mode = attributes.get("mode")
@@ -62,11 +68,18 @@ def _causal_scores(graph: GraphData) -> tuple[int, int] | None:
         (output_number,) = (numbers[0] for _, numbers in node.writes)
         rank = len(graph.tensors[output_number].shape)
         if mode == "GEN_INDEX":
-            index_axes[output_number] = int(attributes["axis"]) - rank
-        elif mode == "CMP_GE":
-            reads = dict(node.reads)
-            axes = [index_axes.get(reads[name][0]) for name in ("xdesc", "bdesc")]
-            if axes == [-2, -1]:
+            indices[output_number] = int(attributes["axis"]) - rank, 0
+            continue
+        if mode not in ("ADD", "SUB", "CMP_GE"):
+            continue
+        x, b = (dict(node.reads)[name][0] for name in ("xdesc", "bdesc"))
+        number = graph.tensors[b].value
+        if mode != "CMP_GE" and x in indices and number is not None:
+            axis, shift = indices[x]
+            indices[output_number] = axis, shift + int(number if mode == "ADD" else -number)
+        elif mode == "CMP_GE" and x in indices and indices.get(b) == (-1, 0):
+            axis, shift = indices[x]
+            if axis == -2:
                 rows, columns = graph.tensors[output_number].shape[-2:]
-                return rows, columns
+                return _CausalMask(rows, columns, shift)
     return None

@@ -317,6 +317,27 @@ def test_a_window(handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, causal
     check_both_directions(handle, operands, (mask, 0.0, 1.0), causal=causal, window=9)
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "sizes",
+    [(2, 4, 2, 40, 136, 64, 32), (1, 2, 2, 64, 64, 32, 32), (2, 4, 4, 2, 72, 64, 64), (3, 2, 2, 1, 40, 32, 32)],
+    ids=str,
+)  # fmt: skip
+def test_a_diagonal_that_ends_at_the_last_score(
+    handle: dnn.Handle, sizes: tuple[int, ...], dtype: str, bias: bool
+) -> None:
+    """As where queries continue a cache of keys: the last one attends to all."""
+    operands = attention_operands(handle, sizes, dtype)
+    batch, heads, _, rows, columns = sizes[:5]
+    added: Any = 0.0
+    if bias:
+        operands.add("bias", (batch, heads, rows, columns))
+        added = operands.host["bias"]
+    mask = causal_mask(rows, columns, bottom_right=True)
+    check_both_directions(handle, operands, (mask, added, 1.0), causal="bottom_right")
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 17}], ids=str)
 @pytest.mark.parametrize("heads", [4, 2])

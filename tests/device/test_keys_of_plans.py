@@ -60,6 +60,7 @@ BATCH_NORM = {"epsilon": {"epsilon": 0.5}, "mode": {"mode": "per_activation"}}
 DROPOUT = {"probability": {"dropout": 0.25}}
 HEADS = {
     "causal": {"causal": True},
+    "causal from the end": {"causal": "bottom_right"},
     "scale": {"scale": 0.5},
     "window": {"causal": True, "window": 4},
     "bias": {"bias": Operand((2, 2, 16, 16), "float16", seed=6)},

@@ -233,9 +233,10 @@ class _Attention:
             self.scale = self.options["scale"] = 0.5
         mask = np.ones((rows, columns), bool)
         if d.chance(0.3):
-            self.options["causal"] = True
-            mask &= causal_mask(rows, columns)
-            if columns >= rows and d.chance(0.3):  # no row is without keys
+            bottom_right = columns >= rows and d.chance(0.3)
+            self.options["causal"] = "bottom_right" if bottom_right else True
+            mask &= causal_mask(rows, columns, bottom_right=bottom_right)
+            if not bottom_right and columns >= rows and d.chance(0.3):  # no row is without keys
                 window = self.options["window"] = d.pick((1, 3, columns))
                 mask &= window_mask(rows, columns, window)
         self.bias: Any = 0.0
@@ -244,7 +245,7 @@ class _Attention:
         if d.chance(0.3):
             shape = (d.pick((1, batch)), d.pick((1, heads)), rows, columns)
             self.bias = d.operand("bias", shape, dtype, packed=True)
-        elif "window" not in self.options and d.chance(0.2):
+        elif not self._has_fixed_mask() and d.chance(0.2):
             self._lengths(d, batch, rows, columns)
 
     def view(self, d: Draw, shape: Shape) -> dnn.TensorSpec:
@@ -261,6 +262,10 @@ class _Attention:
         else:
             strides = (heads * steps * row, steps * row, row, 1)
         return dnn.TensorSpec(shape, self.dtype, strides=strides)
+
+    def _has_fixed_mask(self) -> bool:
+        """Whether there is a mask that goes with no lengths."""
+        return "window" in self.options or self.options.get("causal") == "bottom_right"
 
     def _lengths(self, d: Draw, batch: int, rows: int, columns: int) -> None:
         shape = (batch, 1, 1, 1)

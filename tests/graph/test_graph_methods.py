@@ -14,14 +14,15 @@ import pytest
 
 import cudnnlite as dnn
 from cudnnlite.graph.convolution_formulas import convolution_data, fused_data
+from cudnnlite.graph.flops import flops_of
 
 POOLING = {"stride": (1, 2), "padding": ((0, 1), (1, 0))}
 # The arguments of each public method.
 ARGUMENTS = {
     "abs": "x",
-    "as_tensor": "value",
+    "as_tensor": "value, dtype='float32'",
     "bernoulli": "shape, probability, seed, offset",
-    "causal": "scores, masked=-inf",
+    "causal": "scores, masked=-inf, *, bottom_right=False",
     "convolution_backward_data": "w, dy, shape, conv=None",
     "convolution_backward_filter": "x, dy, shape, conv=None",
     "convolution_forward": "x, w, conv=None",
@@ -349,3 +350,13 @@ def test_what_a_method_adds(name: str) -> None:
 def test_graphs_of_convolutions(name: str) -> None:
     make_graph, *expected = CONVOLUTIONS[name]
     assert shown(make_graph()) == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    ("causal", "visible"), [(False, 15), (True, 1 + 2 + 3), ("bottom_right", 3 + 4 + 5)]
+)
+def test_flops_count_the_scores_that_a_causal_mask_leaves(causal: Any, visible: int) -> None:
+    """Of three queries and five keys."""
+    q, k = (dnn.TensorSpec((2, 4, steps, 8), "float16") for steps in (3, 5))
+    graph = dnn.scaled_dot_product_attention_forward.graph(q, k, k, causal=causal)
+    assert flops_of(graph) == 2 * (2 * 2 * 4 * visible * 8)  # two products

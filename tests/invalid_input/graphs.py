@@ -166,7 +166,22 @@ ATTENTION: dict[str, tuple[dict[str, Any], str]] = {
     "bias": ({"bias": spec(2, 4, 64, 1)}, "bias has .*1 or 2, 1 or 4, 1 or 64, 64"),
     "k's batch": ({"q": spec(0, 4, 64, 32)}, "k has shape .*needed .*the batch 0"),
     "scale": ({"scale": "1"}, "scale='1' must be a real number"),
-    "causal": ({"causal": 1}, "causal=1; allowed: True, False"),
+    "causal": ({"causal": 1}, "causal=1; allowed: True, False, 'bottom_right'"),
+    "a diagonal beyond the keys": (
+        {"causal": "bottom_right", "q": spec(2, 4, 65, 32)},
+        "q has 65 steps, k 64; needed with causal='bottom_right': no fewer",
+    ),
+    "a window at another diagonal": (
+        {"causal": "bottom_right", "window": 4},
+        "window=4 with causal='bottom_right'; allowed: causal=True",
+    ),
+    "lengths at another diagonal": (
+        {
+            "causal": "bottom_right",
+            **dict.fromkeys(("q_lengths", "kv_lengths"), spec(2, 1, 1, 1, dtype="int32")),
+        },
+        "q_lengths with causal='bottom_right'; allowed: causal=True",
+    ),
     "window": ({"window": 0}, "window=0; allowed: 1 to"),
     "dropout": ({"dropout": 1.0}, "dropout=1.0; needed: from 0 on, below 1"),
     "seed": ({"dropout": 0.5, "seed": -1}, "seed=-1; allowed: 0 to"),

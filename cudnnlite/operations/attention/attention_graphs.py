@@ -13,6 +13,7 @@ from cudnnlite.specs import TensorSpec
 
 _DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 _LENGTHS = ("q_lengths", "kv_lengths")
+BOTTOM_RIGHT = "bottom_right"  # of a causal mask, where the diagonal ends
 # What messages say of operands that are no sequences of heads.
 _SHAPES = {
     **dict.fromkeys(_LENGTHS, "(batch, 1, 1, 1)"),
@@ -23,7 +24,7 @@ _SHAPES = {
 def forward_graph(
     specs: Mapping[str, TensorSpec],
     scale: float | None,
-    causal: bool,
+    causal: bool | str,
     window: int | None,
     dropout: float,
     return_stats: bool,
@@ -58,7 +59,7 @@ def forward_graph(
 def backward_graph(
     specs: Mapping[str, TensorSpec],
     scale: float | None,
-    causal: bool,
+    causal: bool | str,
     window: int | None,
     dropout: float,
     return_dbias: bool = False,
@@ -130,11 +131,13 @@ class _Attention:
         self,
         specs: Mapping[str, TensorSpec],
         scale: float | None,
-        causal: bool,
+        causal: bool | str,
         window: int | None,
         dropout: float,
     ) -> None:
         _check_operands(specs)
+        if causal == BOTTOM_RIGHT:
+            _check_bottom_right(specs, window)
         self.graph = Graph()
         self.inputs = {
             name: self.graph.input(name, spec.shape, spec.dtype, spec.strides)
@@ -190,7 +193,7 @@ class _Attention:
         if "q_lengths" in inputs:
             scores = graph.within_lengths(scores, inputs["q_lengths"], inputs["kv_lengths"])
         if self._causal:
-            scores = graph.causal(scores)
+            scores = graph.causal(scores, bottom_right=self._causal == BOTTOM_RIGHT)
         if self._window is not None:
             scores = graph.window(scores, self._window)
         return scores
@@ -265,6 +268,21 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
     if "bias" in specs:
         _check_bias(specs["bias"].shape, (batch, heads, steps, k.shape[2]))
     _check_lengths(specs, batch)
+
+
+def _check_bottom_right(specs: Mapping[str, TensorSpec], window: int | None) -> None:
+    """Raise ArgumentError for masks that cuDNN does not have with a diagonal that ends at the end."""
+    rows, columns = specs["q"].shape[2], specs["k"].shape[2]
+    if rows > columns:
+        raise ArgumentError(
+            f"q has {rows} steps, k {columns}; needed with causal={BOTTOM_RIGHT!r}: no fewer steps "
+            "of k, as the first steps of q would see none"
+        )
+    if window is not None:
+        raise ArgumentError(f"window={window} with causal={BOTTOM_RIGHT!r}; allowed: causal=True")
+    for name in _LENGTHS:
+        if name in specs:
+            raise ArgumentError(f"{name} with causal={BOTTOM_RIGHT!r}; allowed: causal=True")
 
 
 def _check_types(specs: Mapping[str, TensorSpec]) -> None:

@@ -11,7 +11,11 @@ from cudnnlite.devices.foreign import AnyArray, Operand
 from cudnnlite.devices.handle import Handle
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.attention_formulas import MOST_STEPS
-from cudnnlite.operations.attention.attention_graphs import backward_graph, forward_graph
+from cudnnlite.operations.attention.attention_graphs import (
+    BOTTOM_RIGHT,
+    backward_graph,
+    forward_graph,
+)
 from cudnnlite.operations.attention.scaled_dot_product_types import (
     scaled_dot_product_attention_operation,
 )
@@ -30,7 +34,7 @@ def scaled_dot_product_attention_forward(
     v: Operand,
     *,
     scale: float | None = None,
-    causal: bool = False,
+    causal: bool | str = False,
     bias: Operand | None = None,
     q_lengths: Operand | None = None,
     kv_lengths: Operand | None = None,
@@ -56,8 +60,10 @@ def scaled_dot_product_attention_forward(
         multiple of theirs: then several heads of queries share one of keys and values.
     scale : float, optional
         ``size ** -0.5``, if not given.
-    causal : bool
-        Whether a query attends only to the keys up to its own step.
+    causal : bool or str
+        Whether a query attends only to the keys up to its own step; "bottom_right": up to its step
+        from the end, so that the last query attends to all keys, as where q is the continuation of
+        a cache of keys.  Then k has no fewer steps than q, and there are no lengths and no window.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
         type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``.
@@ -144,7 +150,7 @@ def scaled_dot_product_attention_backward(
     stats: Operand,
     *,
     scale: float | None = None,
-    causal: bool = False,
+    causal: bool | str = False,
     bias: Operand | None = None,
     q_lengths: Operand | None = None,
     kv_lengths: Operand | None = None,
@@ -238,7 +244,7 @@ def scaled_dot_product_attention_backward(
 
 
 def _options(
-    scale: float | None, causal: bool, window: int | None, dropout: float
+    scale: float | None, causal: bool | str, window: int | None, dropout: float
 ) -> dict[str, Any]:
     """Return the options of the formulas; ArgumentError if one is not allowed."""
     probability = real_number(dropout, "dropout")
@@ -246,7 +252,7 @@ def _options(
         raise ArgumentError(f"dropout={probability}; needed: from 0 on, below 1")
     return {
         "scale": None if scale is None else real_number(scale, "scale"),
-        "causal": one_of(causal, "causal", True, False),
+        "causal": one_of(causal, "causal", True, False, BOTTOM_RIGHT),
         "window": None if window is None else integer(window, "window", 1, MOST_STEPS),
         "dropout": probability,
     }
