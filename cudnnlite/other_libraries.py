@@ -289,8 +289,9 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "enable_gqa": "heads are shared where k and v have fewer",
         **dict.fromkeys(
             ("key_padding_mask", "attention_mask"),
-            "it is bias=, of shape (batch, 1, 1, steps of k): 0 to keep a key, and a large negative "
-            "number to mask it; or q_lengths= and kv_lengths=",
+            "it is q_lengths= and kv_lengths=; or bias=, 0 to keep a key and a large negative number "
+            "to mask it, of shape (batch, 1, 1, steps of k), for gradients (batch, 1, steps of q, "
+            "steps of k)",
         ),
     },
     "": {

@@ -199,6 +199,8 @@ def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
         scores = graph.tensors[node.written_numbers[0]]
         for number in node.read_numbers:
             bias = graph.tensors[number]
+            if len(bias.shape) < 2 or len(scores.shape) < 2:
+                continue
             if bias.name and bias.value is None and bias.shape[-2] != scores.shape[-2]:
                 return (
                     f"{bias.name} has shape {bias.shape}; needed: {scores.shape[-2]} on axis -2, "
@@ -293,6 +295,8 @@ def why_keys_are_wrong(graph: GraphData) -> str | None:
     products = products_of(graph)
     k_transposed = operand(graph, products[0], "bdesc")
     if k_transposed is None or not is_gradient_of_attention(graph) or not has_bias_gradient(graph):
+        return None
+    if len(k_transposed.shape) < 2:
         return None
     size, steps = k_transposed.shape[-2:]
     axis, step = "steps", k_transposed.strides[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from cudnnlite.arguments import integer, real_number
+from cudnnlite.arguments import integer, one_of, real_number
 from cudnnlite.enums import DataType
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.data import GraphData, check_tensor
@@ -29,13 +29,16 @@ def causal(
     """Return scores with those behind the diagonal masked: of steps that are yet to come.
 
     The diagonal begins at the first score, or, with `bottom_right`, ends at the last one: then the
-    last row sees all columns.
+    last row sees all columns, and there are no more rows than columns.
     """
     check_rank(graph, scores, "scores", 2)
+    ends_at_last = one_of(bottom_right, "bottom_right", True, False)
     row = index(graph, scores, -2)
     column = index(graph, scores, -1)
-    if bottom_right:
+    if ends_at_last:
         rows, columns = scores.shape[-2:]
+        if rows > columns:
+            raise ArgumentError(f"scores has {rows} rows; needed: at most its {columns} columns")
         row = pointwise(graph, "ADD", row, graph.as_tensor(columns, "int32"), dtype="int32")
         row = pointwise(graph, "SUB", row, graph.as_tensor(rows, "int32"), dtype="int32")
     is_visible = pointwise(graph, "CMP_GE", row, column)

@@ -225,7 +225,7 @@ class GraphData:
         raise ArgumentError(f"name={shown(name)}; allowed: {names or 'none'}")
 
     def as_tensor(self, value: object, dtype: AnyDtype = "float32") -> GraphTensor:
-        """Return a tensor of this graph, or a number as a scalar; else ArgumentError."""
+        """Return a tensor of this graph as it is, or a number as a scalar of a data type."""
         if isinstance(value, GraphTensor):
             return check_tensor(self, value, "tensor")
         number = real_number(value, "value")

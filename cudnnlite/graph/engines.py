@@ -19,7 +19,7 @@ from cudnnlite._raw.enums import (
     BackendKnobType,
     BackendNumericalNote,
 )
-from cudnnlite.arguments import integer, shown
+from cudnnlite.arguments import instance_of, integer, shown
 from cudnnlite.cached_property import cached_property
 from cudnnlite.enums import MathType, members_by_c_name
 from cudnnlite.errors import (
@@ -38,7 +38,7 @@ from cudnnlite.problems.results import AlgorithmResult
 FEW_KNOBS = 8
 # A heuristic is asked for one configuration first, and each time for this many times more.
 MORE_RESULTS = 8
-_PRINTED = re.compile(r"engine (\d{1,9})(?: \((\w+=-?\d+(?:, \w+=-?\d+)*)\))?")
+_PRINTED = re.compile(r"engine ([0-9]{1,9})(?: \((\w+=-?[0-9]{1,18}(?:, \w+=-?[0-9]{1,18})*)\))?")
 # Notes on engines that multiply float32 in fewer bits.
 _NARROW = {BackendNumericalNote.TENSOR_CORE, BackendNumericalNote.DOWN_CONVERT_INPUTS}
 HEURISTICS = (BackendHeurMode.A, BackendHeurMode.B, BackendHeurMode.FALLBACK)
@@ -103,7 +103,7 @@ class Engine:
     @classmethod
     def from_text(cls, text: str) -> Engine | None:
         """Return the engine that is printed as a text, such as "engine 7"; None for another text."""
-        found = _PRINTED.fullmatch(text)
+        found = _PRINTED.fullmatch(instance_of(text, str, "text"))
         if found is None:
             return None
         knobs = (choice.partition("=") for choice in (found[2] or "").split(", ") if choice)

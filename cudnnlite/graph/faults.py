@@ -40,10 +40,10 @@ class Fault(NamedTuple):
     why : callable
         Returns the reason why a graph has it, for messages, or None.
     seen : mapping of str to str
-        By cuDNN's version, what `tests/device/fault_examples.py` did: "right", or instead "wrong" numbers, "fails" with an
-        error of cuDNN, the "context" is lost, the "process" ends, or no engine is named: "not
-        served".  Then the graph stays refused, as an engine that a later version names may be
-        wrong.
+        By cuDNN's version, what `tests/device/fault_examples.py` did: "right", or instead "wrong"
+        numbers, "fails" with an error of cuDNN, the "context" is lost, the "process" ends, or no
+        engine is named: "not served".  Then the graph stays refused, as an engine that a later
+        version names may be wrong.
     engines : container of int, optional
         The engines that have it, by their numbers, which are passed over.  If it is None all have
         it, and the graph is refused.
@@ -355,9 +355,9 @@ def why_wrong(graph: GraphData, version: int) -> str | None:
 def why_engine_is_wrong(engine: int, graph: GraphData, version: int) -> str | None:
     """Return why an engine of a version of cuDNN would compute a graph wrongly, or None.
 
-    It alone or every engine; so may the user's file say.
+    So may the user's file say.
     """
-    known = (rule for rule in _rules() if rule.engines is None or engine in rule.engines)
+    known = (rule for rule in _rules() if rule.engines is not None and engine in rule.engines)
     return _first_reason(known, graph, version)
 
 

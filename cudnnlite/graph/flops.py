@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node
 
@@ -32,12 +33,13 @@ def _node_flops(graph: GraphData, node: Node, masked: _CausalMask | None) -> int
         for name, numbers in (*node.reads, *node.writes)
         if numbers
     }
-    if node.kind in _CONVOLUTIONS:
-        images, filters = (operands[name] for name in _CONVOLUTIONS[node.kind])
-        return 2 * prod(images) * prod(filters[1:])
-    if node.kind != "MATMUL":
+    names = _CONVOLUTIONS.get(node.kind, ("adesc", "bdesc", "cdesc"))
+    if not operands.keys() >= {*names}:  # an operation of another kind, or what cuDNN refuses
         return 0
-    a, b, c = (operands[name] for name in ("adesc", "bdesc", "cdesc"))
+    if node.kind in _CONVOLUTIONS:
+        images, filters = (operands[name] for name in names)
+        return 2 * prod(images) * prod(filters[1:])
+    a, b, c = (operands[name] for name in names)
     flops = 2 * prod(c) * a[-1]
     if masked is None:
         return flops
@@ -68,18 +70,18 @@ def _causal_scores(graph: GraphData) -> _CausalMask | None:
         (output_number,) = (numbers[0] for _, numbers in node.writes)
         rank = len(graph.tensors[output_number].shape)
         if mode == "GEN_INDEX":
-            indices[output_number] = int(attributes["axis"]) - rank, 0
+            indices[output_number] = int(attributes.get("axis", 0)) - rank, 0
             continue
-        if mode not in ("ADD", "SUB", "CMP_GE"):
+        if mode not in ("ADD", "SUB", "CMP_GE") or len(node.read_numbers) != 2:
             continue
-        x, b = (dict(node.reads)[name][0] for name in ("xdesc", "bdesc"))
-        number = graph.tensors[b].value
-        if mode != "CMP_GE" and x in indices and number is not None:
-            axis, shift = indices[x]
-            indices[output_number] = axis, shift + int(number if mode == "ADD" else -number)
-        elif mode == "CMP_GE" and x in indices and indices.get(b) == (-1, 0):
-            axis, shift = indices[x]
-            if axis == -2:
-                rows, columns = graph.tensors[output_number].shape[-2:]
-                return _CausalMask(rows, columns, shift)
+        if node.read_numbers[0] not in indices:
+            continue
+        axis, shift = indices[node.read_numbers[0]]
+        other = graph.tensors[node.read_numbers[1]]
+        if mode == "CMP_GE" and axis == -2 and indices.get(node.read_numbers[1]) == (-1, 0):
+            rows, columns = graph.tensors[output_number].shape[-2:]
+            return _CausalMask(rows, columns, shift)
+        if mode != "CMP_GE" and other.value is not None and other.dtype == DataType.INT32:
+            step = int(other.value)
+            indices[output_number] = axis, shift + (step if mode == "ADD" else -step)
     return None

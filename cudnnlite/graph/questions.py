@@ -10,7 +10,6 @@ from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 # The operands of a product that are lengths of sequences, one for each sequence of the batch.
 LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
-_MOST_FORWARD_PRODUCTS = 3
 
 
 def operand(graph: GraphData, node: Node, name: str) -> TensorRecord | None:
@@ -46,11 +45,18 @@ def behind_products(graph: GraphData) -> set[int]:
 
 
 def is_gradient_of_attention(graph: GraphData) -> bool:
-    """Whether an attention is that of its gradients, which has five products.
+    """Whether an attention is that of its gradients: scores, and products of do and v.
 
-    An attention has two, and may have a projection before or behind it.
+    An attention has one product of two operands in memory, those of the scores.
     """
-    return len(products_of(graph)) > _MOST_FORWARD_PRODUCTS
+    of_memory = [node for node in products_of(graph) if _multiplies_memory(graph, node)]
+    return len(of_memory) > 1
+
+
+def _multiplies_memory(graph: GraphData, node: Node) -> bool:
+    """Whether both factors of a product are in memory."""
+    factors = [operand(graph, node, name) for name in ("adesc", "bdesc")]
+    return all(factor is not None and factor.name for factor in factors)
 
 
 def is_attention(graph: GraphData) -> bool:

@@ -185,7 +185,7 @@ def test_the_choice_is_what_runs(
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["gemm", A.GEMM, dnn.AlgorithmResult(A.GEMM, M.FMA), 2], ids=repr
+    "algorithm", ["gemm", A.GEMM, dnn.AlgorithmResult(A.GEMM, M.FMA)], ids=repr
 )
 def test_a_given_algorithm_is_respected(
     handle: dnn.Handle,

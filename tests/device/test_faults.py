@@ -29,9 +29,11 @@ def test_the_rule_sees_its_examples(fault: Fault, monkeypatch: pytest.MonkeyPatc
     engine = next(numbers)
     version = next(version_number(text) for text, seen in fault.seen.items() if seen != "right")
     for make in EXAMPLES[fault.name]:
-        graph = make().graph
-        assert why_engine_is_wrong(engine, graph, version) == fault.why(graph), make
-        assert (why_wrong(graph, version) is None) == (fault.engines is not None)
+        graph, reason = make().graph, fault.why(make().graph)
+        of_all, of_engine = (reason, None) if fault.engines is None else (None, reason)
+        assert reason, make
+        assert why_wrong(graph, version) == of_all
+        assert why_engine_is_wrong(engine, graph, version) == of_engine
 
 
 def test_each_example_is_of_a_fault() -> None:

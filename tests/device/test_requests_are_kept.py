@@ -54,7 +54,6 @@ def test_one_plan_for_all_spellings(handle: dnn.Handle) -> None:
         dnn.enums.ConvolutionFwdAlgo.IMPLICIT_GEMM,
         "IMPLICIT_GEMM",
         "implicit_gemm",
-        0,
     ):
         for alpha in (1.0, 1, np.float32(1)):
             problem.run(algorithm=algorithm, alpha=alpha)

@@ -84,10 +84,7 @@ def test_no_engine_of_a_convolution_is_taken_for_a_row_without_numbers(
             own_handle, problem.x, problem.w, algorithm=dnn.types.Engine(0)
         )
     rows = dnn.Tuner(own_handle, ":memory:").tune(problem)
-    engines = [row for row in rows if isinstance(row.algorithm, dnn.types.Engine)]
-    assert engines
-    assert all(row.why_not for row in engines)
-    assert any("no graphs" in row.why_not for row in engines)
+    assert not any(isinstance(row.algorithm, dnn.types.Engine) for row in rows)
 
 
 def test_a_row_about_products_is_about_those_of_attention(

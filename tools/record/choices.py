@@ -175,7 +175,8 @@ def convolutions() -> Iterator[tuple[str, Case]]:
         yield case("no such engine", algorithm=dnn.types.Engine(999))
         yield case("an engine for true float32", math_type="fma", algorithm=dnn.types.Engine(2))
         yield case("an engine", algorithm=dnn.types.Engine(0))
-        yield case("an algorithm", algorithm=1)
+        named = "IMPLICIT_PRECOMP_GEMM" if is_forward else "ALGO_1"
+        yield case("an algorithm", algorithm=named)
 
 
 def fused() -> Iterator[tuple[str, Case]]:

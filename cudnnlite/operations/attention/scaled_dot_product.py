@@ -66,7 +66,8 @@ def scaled_dot_product_attention_forward(
         a cache of keys.  Then k has no fewer steps than q, and there are no lengths and no window.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
-        type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``.
+        type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``; the
+        gradients need all of q's steps.
     q_lengths, kv_lengths : device array, optional
         The number of steps of queries, and of keys and values, in each sequence; int32, from 1 on,
         ``(batch, 1, 1, 1)``, packed.  Give both or none.  Beyond q_lengths, float16 and bfloat16

@@ -74,10 +74,11 @@ def parse_algorithm(operation: Operation, algorithm: object) -> Any:
     if isinstance(algorithm, str) and (engine := Engine.from_text(algorithm)):
         return engine
     kind = _algorithms(operation).kind
-    if isinstance(algorithm, int) and not isinstance(algorithm, (bool, kind)):
+    if type(algorithm) is int:
+        number = shown(algorithm) if algorithm >= 0 else "2"
         raise ArgumentError(
             f"algorithm={shown(algorithm)}; needed: a name, such as {next(iter(kind)).name!r}, or "
-            f"'engine {shown(algorithm)}' for an engine"
+            f"'engine {number}' for an engine"
         )
     return parse_enum(kind, algorithm, "algorithm")
 

@@ -13,6 +13,7 @@ from cudnnlite.enums import DataType, MathType
 from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitWarning
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import REFUSALS, Configuration, Engine
+from cudnnlite.graph.faults import why_wrong
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.selection import (
     NoSelection,
@@ -22,7 +23,7 @@ from cudnnlite.graph.selection import (
     named,
     select,
 )
-from cudnnlite.operations.convolution.graphs import graph_of
+from cudnnlite.operations.convolution.graphs import data_of, graph_of
 from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
 from cudnnlite.problems.problem import Problem
@@ -41,6 +42,12 @@ def why_no_engine(problem: Problem) -> str:
         if spec.size == 0:
             return "graphs have no empty batch"
     return algorithms.why_no_graph(problem) or ""
+
+
+def _why_no_graph(handle: Handle, problem: Problem) -> str:
+    """Return why no engine of a handle's cuDNN may be asked for a problem; empty if they may."""
+    why = why_no_engine(problem)
+    return why or why_wrong(data_of(problem), handle.api.engine_version) or ""
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:
@@ -71,7 +78,7 @@ def preferred_engine(
     `stack` owns its call.
     """
     problem = native.problem
-    if why := why_no_engine(problem):
+    if why := _why_no_graph(native.handle, problem):
         return NoEngine(why)
     try:
         graph = native.graph
@@ -92,7 +99,7 @@ def named_engine(native: NativeConvolution, engine: Engine, stack: ExitStack) ->
     engine for the problem.
     """
     problem = native.problem
-    if why := why_no_engine(problem):
+    if why := _why_no_graph(native.handle, problem):
         raise ArgumentError(f"algorithm={engine}: {why}")
     graph = native.graph
     try:
@@ -128,7 +135,7 @@ def engine_rows(
 
 def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph | None:
     """Return the graph that all engines for a problem share; None if no engine may be tried."""
-    if why_no_engine(problem):
+    if _why_no_graph(handle, problem):
         return None
     try:
         return graph_of(handle, problem, stack)

@@ -221,7 +221,7 @@ def _verdict_on_value(
         try:
             read_exclusions(value)
         except ArgumentError as error:
-            return BROKEN, f": {str(error).partition(': ')[2]}", "correct the file, or unset it"
+            return BROKEN, f": {error}", "correct the file, or unset it"
     if missing:
         # Container images set LD_LIBRARY_PATH to folders that few machines have.
         verdict = NOTE if name == "LD_LIBRARY_PATH" else WARNING

@@ -18,7 +18,7 @@ from cudnnlite.errors import (
     NotSupportedError,
     WorkspaceLimitError,
 )
-from cudnnlite.graph.faults import why_engine_is_wrong
+from cudnnlite.graph.faults import why_engine_is_wrong, why_wrong
 from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.operations.convolution.convolution_plan import convolution_plan
@@ -61,7 +61,8 @@ def is_passed_over(row: AlgorithmResult, problem: Problem, version: int) -> bool
         graph = problem.graph
     else:
         graph = data_of(problem_in_layout(problem, row.layout) if row.layout else problem)
-    return why_engine_is_wrong(row.algorithm.index, graph, version) is not None
+    why = why_engine_is_wrong(row.algorithm.index, graph, version) or why_wrong(graph, version)
+    return why is not None
 
 
 def allowed_choice(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
@@ -17,6 +16,7 @@ from cudnnlite.enums import (
     DataType,
     MathType,
     RNNAlgo,
+    is_choice,
     parse_math_type,
 )
 from cudnnlite.errors import ArgumentError
@@ -30,13 +30,13 @@ from cudnnlite.specs.math_types import may_be_tf32
 
 OBJECTIVES = ("latency", "device")
 SEARCHES = ("heuristics", "engines")
-# How algorithms and engines are printed.
+# How algorithms are printed.
 _ALGORITHMS = frozenset(
     str(algorithm)
     for kind in (ConvolutionFwdAlgo, ConvolutionBwdDataAlgo, ConvolutionBwdFilterAlgo, RNNAlgo)
     for algorithm in kind
+    if is_choice(algorithm)
 )
-_ENGINE = re.compile(r"engine \d+( \(.+\))?")
 # From the user's value and the name of the argument, for messages: the value of the field.
 Parser = Callable[[Any, str], Any]
 
@@ -76,14 +76,21 @@ def _parse_exclude(value: Any, argument: str) -> tuple[str, ...]:
     """Return the names of algorithms and engines, as they are printed."""
     names = (value,) if isinstance(value, (str, Engine, Enum)) else value
     excluded = sequence(names, argument, "algorithms or engines, or their names: 'engine 7'")
-    for item in excluded:
-        is_name = isinstance(item, (str, Engine, Enum))
-        if not is_name or not (str(item) in _ALGORITHMS or _ENGINE.fullmatch(str(item))):
-            raise ArgumentError(
-                f"{argument}={shown(names)}; allowed: algorithms, engines, and their names, such as "
-                "'FFT_TILING', 'engine 7'"
-            )
-    return tuple(sorted({str(item) for item in excluded}))
+    return tuple(sorted({_excluded_name(item, names, argument) for item in excluded}))
+
+
+def _excluded_name(item: Any, names: Any, argument: str) -> str:
+    """Return the name of an algorithm or an engine as it is printed."""
+    if isinstance(item, (str, Engine, Enum)):
+        engine = item if isinstance(item, Engine) else Engine.from_text(str(item))
+        if engine is not None:
+            return str(engine)
+        if str(item) in _ALGORITHMS:
+            return str(item)
+    raise ArgumentError(
+        f"{argument}={shown(names)}; allowed: algorithms, engines, and their names, such as "
+        "'FFT_TILING', 'engine 7'"
+    )
 
 
 # The function that checks each field.

@@ -668,7 +668,7 @@ def settings(**variables):
             "CUDNNLITE_FAULTS",
             "nofile.json",
             BROKEN,
-            "CUDNNLITE_FAULTS=nofile.json: it cannot be read",
+            "CUDNNLITE_FAULTS='nofile.json': it cannot be read",
         ),
         ("CUDNNLITE_FAULTS", "", OK, ""),
         ("CUDNNLITE_DEVICE", "auto", OK, ""),
