@@ -178,7 +178,10 @@ MODULE: Mapping[str, str] = {
         ("local_response_norm", "LocalResponseNorm"),
         "it is dnn.lrn_forward(handle, x, dnn.LRNSpec(n))",
     ),
-    **dict.fromkeys(("dropout", "Dropout"), "it is dnn.dropout_forward(handle, x, probability)"),
+    **dict.fromkeys(
+        ("dropout", "Dropout"),
+        "it is dnn.dropout_forward(handle, x, probability, dropout_state=dnn.DropoutState(handle))",
+    ),
     "manual_seed": "random states are objects: dnn.DropoutState(handle, seed)",
     **dict.fromkeys(
         ("scaled_dot_product_attention", "sdpa", "flash_attention", "flash_attn", "attention"),

@@ -11,7 +11,13 @@ from typing import Any
 
 TABLE = "reference/coverage"
 # The pages with the tables of enums.
-ENUM_PAGES = ("reference/enums", "reference/layers")
+ENUM_PAGES = (
+    "reference/enums",
+    "reference/activations",
+    "reference/batch_normalization",
+    "reference/tensors",
+    "reference/ctc_loss",
+)
 CODE = re.compile(r"(?:(?:dnn|cudnnlite)\.)?([A-Za-z_][\w.]*)(?:\(.*\))?", re.DOTALL)
 C_FUNCTION = re.compile(r"cudnn[A-Z]\w*")
 C_MEMBER = re.compile(r"CUDNN_\w+")
