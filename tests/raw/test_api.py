@@ -322,7 +322,7 @@ def test_a_missing_symbol_names_function_path_and_version(older, name):
     if name == "cudnnConvolutionForward":
         message += (
             "; it is deprecated since cuDNN 9.0.0, use dnn.convolution_forward, or a gradient, "
-            "with interface='graph'"
+            "with interface='graph'; dnn.Tuner for find"
         )
     assert str(caught.value) == message
     assert not api.has(name)
