@@ -41,7 +41,7 @@ X, W = (2, 8, 9, 11), (6, 8, 3, 2)
 
 
 def graph_of(handle: dnn.Handle, problem: Problem, stack: ExitStack) -> OperationGraph:
-    return graphs.graph_of(handle, problem_of(problem), stack)
+    return lower(graphs.data_of(problem_of(problem)), handle, stack)
 
 
 def problem_of(problem: Problem) -> Described:

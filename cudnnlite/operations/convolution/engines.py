@@ -14,6 +14,7 @@ from cudnnlite.errors import ArgumentError, CudnnError, WorkspaceLimitWarning
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import REFUSALS, Configuration, Engine
 from cudnnlite.graph.faults import why_wrong
+from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import ALIGNMENT, OperationGraph
 from cudnnlite.graph.selection import (
     NoSelection,
@@ -23,7 +24,7 @@ from cudnnlite.graph.selection import (
     named,
     select,
 )
-from cudnnlite.operations.convolution.graphs import data_of, graph_of
+from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.operations.convolution.native_convolution import NativeConvolution
 from cudnnlite.plans.nearest_graph import none_named
 from cudnnlite.problems.problem import Problem
@@ -44,10 +45,10 @@ def why_no_engine(problem: Problem) -> str:
     return algorithms.why_no_graph(problem) or ""
 
 
-def _why_no_graph(handle: Handle, problem: Problem) -> str:
-    """Return why no engine of a handle's cuDNN may be asked for a problem; empty if they may."""
-    why = why_no_engine(problem)
-    return why or why_wrong(data_of(problem), handle.api.engine_version) or ""
+def _why_none_may_run(native: NativeConvolution) -> str:
+    """Return why no engine may run a convolution; empty if they may."""
+    why = why_no_engine(native.problem)
+    return why or why_wrong(native.data, native.handle.api.engine_version) or ""
 
 
 def is_aligned(*operands: DeviceArray | None) -> bool:
@@ -78,7 +79,7 @@ def preferred_engine(
     `stack` owns its call.
     """
     problem = native.problem
-    if why := _why_no_graph(native.handle, problem):
+    if why := _why_none_may_run(native):
         return NoEngine(why)
     try:
         graph = native.graph
@@ -99,7 +100,7 @@ def named_engine(native: NativeConvolution, engine: Engine, stack: ExitStack) ->
     engine for the problem.
     """
     problem = native.problem
-    if why := _why_no_graph(native.handle, problem):
+    if why := _why_none_may_run(native):
         raise ArgumentError(f"algorithm={engine}: {why}")
     graph = native.graph
     try:
@@ -135,10 +136,13 @@ def engine_rows(
 
 def shared_graph(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph | None:
     """Return the graph that all engines for a problem share; None if no engine may be tried."""
-    if _why_no_graph(handle, problem):
+    if why_no_engine(problem):
+        return None
+    data = data_of(problem)
+    if why_wrong(data, handle.api.engine_version):
         return None
     try:
-        return graph_of(handle, problem, stack)
+        return lower(data, handle, stack)
     except REFUSALS:
         return None
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
-from cudnnlite.devices.handle import Handle
 from cudnnlite.graph.convolution_formulas import convolution_data, fused_data
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.lowering import lower
-from cudnnlite.graph.operation_graph import OperationGraph
 from cudnnlite.problems.fused_convolution import (
     BIAS,
     FUSED,
@@ -18,11 +13,6 @@ from cudnnlite.problems.fused_convolution import (
     adds_bias_apart,
 )
 from cudnnlite.problems.problem import Problem
-
-
-def graph_of(handle: Handle, problem: Problem, stack: ExitStack) -> OperationGraph:
-    """Return a problem's operation graph as descriptors; NotSupportedError if cuDNN has none."""
-    return lower(data_of(problem), handle, stack)
 
 
 def data_of(problem: Problem) -> GraphData:

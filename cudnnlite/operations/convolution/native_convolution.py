@@ -12,9 +12,11 @@ from cudnnlite._raw.calls import PreparedCall
 from cudnnlite.cached_property import cached_property
 from cudnnlite.devices.handle import Handle
 from cudnnlite.enums import DataType
+from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.execution_plan import ExecutionPlan
+from cudnnlite.graph.lowering import lower
 from cudnnlite.graph.operation_graph import OperationGraph
-from cudnnlite.operations.convolution.graphs import graph_of
+from cudnnlite.operations.convolution.graphs import data_of
 from cudnnlite.plans.native_problem import NativeProblem
 from cudnnlite.problems.problem import Problem
 
@@ -48,11 +50,18 @@ class NativeConvolution(NativeProblem):
         self._for_descriptor_call = for_descriptor_call
 
     @cached_property
+    def data(self) -> GraphData:
+        """The operation graph as data."""
+        if self._shared_graph is not None:
+            return self._shared_graph.data
+        return data_of(self.problem)
+
+    @cached_property
     def graph(self) -> OperationGraph:
         """The operation graph; NotSupportedError if cuDNN has none."""
         if self._shared_graph is not None:
             return self._shared_graph
-        return graph_of(self.handle, self.problem, self._stack)
+        return lower(self.data, self.handle, self._stack)
 
     def described_values(self) -> dict[str, Any]:
         """Return the specs that have descriptors.
