@@ -50,7 +50,7 @@ from cudnnlite._raw.enums import (
 # isort: on
 from cudnnlite.arguments import shown, with_article
 from cudnnlite.errors import ArgumentError
-from cudnnlite.other_libraries import choice_hint
+from cudnnlite.other_libraries import SYNONYMS, choice_hint
 
 __all__ = [
     "TF32",
@@ -168,17 +168,13 @@ def _choices(kind: type[CEnum]) -> Mapping[str, Any]:
     return {name: member for name, member in kind.__members__.items() if is_choice(member)}
 
 
-# Other words for members, by the enum: PyTorch's for SWISH with a beta of 1.
-_ALIASES = {"ActivationMode": {"SILU": "SWISH"}}
-
-
 @cache
 def _choices_by_key(kind: type[CEnum]) -> Mapping[str, Any]:
     """Return them by what `_key` makes of their names."""
     members = _choices(kind)
     by_key = {_key(name): member for name, member in members.items()}
-    aliases = _ALIASES.get(kind.__name__, {})
-    return by_key | {alias: members[name] for alias, name in aliases.items()}
+    synonyms = SYNONYMS.get(kind.__name__, {})
+    return by_key | {_key(word): by_key[_key(name)] for word, name in synonyms.items()}
 
 
 def _key(text: str) -> str:

@@ -218,6 +218,9 @@ MODULE: Mapping[str, str] = {
     ),
 }
 
+# What other libraries call members of the enums, and is taken, by the enum -> ours.
+SYNONYMS: Mapping[str, Mapping[str, str]] = {"ActivationMode": {"silu": "swish"}}
+
 _SUBTRACTION = "'add' with alpha2=-1"
 _OF_GRAPHS = (
     "an activation of graphs: dnn.matmul(..., activation={0!r}), "
@@ -292,8 +295,8 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "enable_gqa": "heads are shared where k and v have fewer",
         **dict.fromkeys(
             ("key_padding_mask", "attention_mask"),
-            "it is q_lengths= and kv_lengths=; or bias=, 0 to keep a key and a large negative number "
-            "to mask it, of shape (batch, 1, 1, steps of k), for gradients (batch, 1, steps of q, "
+            "it is q_lengths= and kv_lengths=; or bias=, 0 to keep a key and a large negative "
+            "number to mask it, of shape (batch, 1, 1, steps of k), for gradients (batch, 1, steps of q, "
             "steps of k)",
         ),
     },

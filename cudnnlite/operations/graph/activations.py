@@ -8,10 +8,10 @@ from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.tensor import GraphTensor
 from cudnnlite.operations.graph.graph import Graph
+from cudnnlite.other_libraries import SYNONYMS
 from cudnnlite.unknown import meant
 
 LEAKY_SLOPE = 0.01
-_ALIASES = {"silu": "swish"}
 ACTIVATIONS: Mapping[str, Callable[[Graph, GraphTensor], GraphTensor]] = {
     "relu": lambda graph, x: graph.relu(x),
     "leaky_relu": lambda graph, x: graph.relu(x, negative_slope=LEAKY_SLOPE),
@@ -39,7 +39,7 @@ def parse_activation(value: object, argument: str, *others: str) -> str:
     them, and a name that may be meant.
     """
     name = activation_key(value) if isinstance(value, str) else ""
-    name = _ALIASES.get(name, name)
+    name = SYNONYMS["ActivationMode"].get(name, name)
     if name in ACTIVATIONS:
         return name
     allowed = ", ".join([*map(repr, ACTIVATIONS), *others])
