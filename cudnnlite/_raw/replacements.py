@@ -17,7 +17,9 @@ _REPLACEMENTS = {
     "ConvolutionBackwardBias": "dnn.convolution_backward_filter of images of ones, a 1x1 filter",
     "Im2Col": "dnn.convolution_forward, which needs no matrix of patches",
     "Algorithm": "dnn.convolution_forward, or a gradient, without an algorithm: an engine is chosen",
-    "Convolution": "dnn.convolution_forward, or a gradient, with interface='graph'; dnn.Tuner for find",
+    "Convolution": (
+        "dnn.convolution_forward, or a gradient, with interface='graph'; dnn.Tuner for find"
+    ),
     "FoldedConv": "dnn.convolution_backward_data with interface='graph'",
     "FusedOps": "convolution_forward of a dnn.Graph, with other operations behind it",
     "Reduc": "reduce of a dnn.Graph, behind another operation",

@@ -70,9 +70,8 @@ def why_no_softmax(graph: GraphData) -> str | None:
 def _factors(graph: GraphData) -> tuple[TensorRecord | None, ...]:
     """Return q, transposed k and v; None for what is missing, and for v of gradients."""
     first, *others = products_of(graph)
-    values = operand(graph, others[0], "bdesc") if others else None
-    if is_gradient_of_attention(graph):
-        values = None
+    has_values = bool(others) and not is_gradient_of_attention(graph)
+    values = operand(graph, others[0], "bdesc") if has_values else None
     return operand(graph, first, "adesc"), operand(graph, first, "bdesc"), values
 
 

@@ -94,8 +94,8 @@ def why_sum_behind_convolution_is_wrong(graph: GraphData) -> str | None:
             record = graph.tensors[number]
             if record.name and record.dtype == DataType.FLOAT:
                 return (
-                    f"cuDNN fails where {record.name}, the float32 sum of a convolution and a bias, "
-                    f"is an output beside its {mode}; compute {mode} by a graph of its own"
+                    f"cuDNN fails where {record.name}, the float32 sum of a convolution and a "
+                    f"bias, is an output beside its {mode}; compute {mode} by a graph of its own"
                 )
     return None
 

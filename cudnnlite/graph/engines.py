@@ -102,7 +102,7 @@ class Engine:
 
     @classmethod
     def from_text(cls, text: str) -> Engine | None:
-        """Return the engine that is printed as a text, such as "engine 7"; None for another text."""
+        """Return the engine that is printed as a text, "engine 7"; None for another text."""
         found = _PRINTED.fullmatch(instance_of(text, str, "text"))
         if found is None:
             return None

@@ -98,7 +98,8 @@ def _exclusion(row: Any, place: str) -> Exclusion:
         numbers = integers(engines, f"{place}: engines", _MOST_ENGINES)
         if not 0 < len(numbers) <= _MOST_ENGINES or min(numbers) < 0:
             raise ArgumentError(
-                f"{place}: engines={shown(engines)}; needed: numbers from 0, {_MOST_ENGINES} at most"
+                f"{place}: engines={shown(engines)}; needed: numbers from 0, "
+                f"{_MOST_ENGINES} at most"
             )
         engines = frozenset(numbers)
     why = row.get("why")

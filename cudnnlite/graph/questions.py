@@ -49,14 +49,11 @@ def is_gradient_of_attention(graph: GraphData) -> bool:
 
     An attention has one product of two operands in memory, those of the scores.
     """
-    of_memory = [node for node in products_of(graph) if _multiplies_memory(graph, node)]
-    return len(of_memory) > 1
-
-
-def _multiplies_memory(graph: GraphData, node: Node) -> bool:
-    """Whether both factors of a product are in memory."""
-    factors = [operand(graph, node, name) for name in ("adesc", "bdesc")]
-    return all(factor is not None and factor.name for factor in factors)
+    factors = [
+        [number for name in ("adesc", "bdesc") for number in dict(node.reads).get(name, ())]
+        for node in products_of(graph)
+    ]
+    return [len(in_memory(graph, numbers)) for numbers in factors].count(2) > 1
 
 
 def is_attention(graph: GraphData) -> bool:

@@ -271,7 +271,7 @@ def _check_operands(specs: Mapping[str, TensorSpec]) -> None:
 
 
 def _check_bottom_right(specs: Mapping[str, TensorSpec], window: int | None) -> None:
-    """Raise ArgumentError for masks that cuDNN does not have with a diagonal that ends at the end."""
+    """Raise ArgumentError for what cuDNN does not have with a diagonal that ends at the end."""
     rows, columns = specs["q"].shape[2], specs["k"].shape[2]
     if rows > columns:
         raise ArgumentError(
