@@ -345,11 +345,15 @@ def backward(k: dnn.TensorSpec, bias: tuple[int, ...], **options: Any) -> Exampl
         bias=dnn.TensorSpec(bias, "float16"),
         **options,
     )
-    o = drawn(graph)
+    return with_gradients(drawn(graph))
+
+
+def with_gradients(o: Operands) -> Example:
+    """Return gradients of attention with what they are."""
     hosts = [o.values[name] for name in ("q", "k", "v", "do")]
-    rest = (size**-0.5, None, o.values["bias"])
+    rest = (hosts[0].shape[-1] ** -0.5, None, o.values.get("bias", 0.0))
     expected = dict(zip(("dq", "dk", "dv"), attention_gradients(*hosts, *rest), strict=True))
-    if options:
+    if "dbias" in o.graph.outputs:
         expected["dbias"] = attention_bias_gradient(*hosts, *rest)
     return o.example(**expected)
 
@@ -393,9 +397,7 @@ def gradients(
         if name in specs:
             longest = shape[2] if name == "q_lengths" else keys
             o.draw(name, record.shape, "int32", np.full(record.shape, longest))
-    hosts = [o.values[name] for name in ("q", "k", "v", "do")]
-    results = attention_gradients(*hosts, 0.25, None)
-    return o.example(**dict(zip(("dq", "dk", "dv"), results, strict=True)))
+    return with_gradients(o)
 
 
 PACKED, IN_STEPS = (1, 1, 1, 1), (2, 1, 1, 1)

@@ -152,7 +152,7 @@ def random_graph(rng: np.random.Generator) -> GraphData:
     }
     for step in range(int(rng.integers(1, 4))):
         kind = str(rng.choice([*modes, "MATMUL", "REDUCTION", *_CONVOLUTIONS]))
-        names = _NAMES.get(kind, _NAMES["POINTWISE"])
+        names = _NAMES[kind]
         attributes = {"mode": str(rng.choice(modes[kind]))} if kind in modes else {}
         reads = {
             name: tensors[rng.integers(len(tensors))] for name in names[0] if rng.random() < 0.8
