@@ -11,7 +11,7 @@ import pytest
 
 import cudnnlite as dnn
 
-from .test_moduleinfo import samples_of
+from .moduleinfo import samples_of
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch judges; it is not installed")
 pytest.importorskip("expecttest", reason="PyTorch's samples need expecttest")
@@ -23,6 +23,9 @@ MODULES = {
     "TransformerDecoderLayer": 67,
     "Transformer": 64,
 }
+quiet = pytest.mark.filterwarnings(
+    "ignore:.*nested.*:UserWarning"
+)  # PyTorch's own, of its fast path
 MOST = 16  # samples of a module; all in the exhaustive tests
 # Of the norm of y, or of all gradients; and how many times what a change of all operands by
 # ROUNDING changes.  Attention computes in float16, products in TF32, and the normalisation of four
@@ -87,14 +90,14 @@ def check(handle: dnn.Handle, name: str, most: int | None) -> None:
             assert norm([results[key] - wanted]) <= allowed, f"{key} of {made}"
 
 
+@quiet
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
 def test_samples_of_transformers(handle: dnn.Handle, name: str) -> None:
     check(handle, name, MOST)
 
 
 @pytest.mark.exhaustive
+@quiet
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
 def test_all_samples_of_transformers(handle: dnn.Handle, name: str) -> None:
     check(handle, name, None)

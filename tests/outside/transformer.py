@@ -41,7 +41,7 @@ class _Product(torch.autograd.Function):
         return torch.from_numpy(y.numpy()).reshape(*x.shape[:-1], w.shape[0])
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor]:
         """Return the gradients of x and w."""
         on_device = _put(ctx.handle, dy, (1, -1, dy.shape[-1]))
         da = dnn.matmul_backward_a(ctx.handle, on_device, ctx.b)
@@ -69,7 +69,7 @@ class _Attention(torch.autograd.Function):
         return torch.from_numpy(o.numpy().astype(np.float32))[..., :size]
 
     @staticmethod
-    def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, do: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of q, k and v."""
         handle, arrays, o, stats, options, more = ctx.rest
         wider = torch.nn.functional.pad(do, (0, more))
@@ -98,7 +98,7 @@ class _LayerNorm(torch.autograd.Function):
         return _host(y, x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, the scale and the bias."""
         handle, rows, on_device, statistics, x, scale = ctx.rest
         of_rows = _put(handle, dy, rows.shape)
@@ -120,7 +120,7 @@ class _Activation(torch.autograd.Function):
         return _host(ctx.y, x)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of x."""
         handle, mode, x = ctx.rest
         array, of_y = (_put(handle, value, ctx.y.shape) for value in (x, dy))
