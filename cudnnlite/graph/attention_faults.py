@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
@@ -18,6 +19,7 @@ from cudnnlite.graph.questions import (
 from cudnnlite.graph.records import Shape, TensorRecord
 
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
+_VECTOR_BYTES = 16  # what a kernel loads or stores at once
 _RANK = 4  # the axes of a tensor: batch, heads, steps and the size of a head
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
@@ -105,6 +107,47 @@ def _heads_of_products(graph: GraphData) -> Iterator[tuple[TensorRecord, int]]:
             yield first, -1
         if second.name:
             yield second, -2 if first.name else -1
+
+
+def why_rows_are_not_aligned(graph: GraphData) -> str | None:
+    """Return which operand or result of a product begins its rows between two vectors, or None.
+
+    Kernels load and store vectors of 16 bytes, also where an address is no multiple of it: results
+    are wrong, or the CUDA context is lost.
+    """
+    for record in _rows_of_products(graph):
+        elements = _VECTOR_BYTES // itemsize(record.dtype)
+        axes = [*zip(record.shape, record.strides, strict=True)]
+        heads = [size for size, stride in axes if stride == 1 < size]
+        if len(axes) != _RANK or (heads and heads[0] % elements):
+            continue  # No engine is for these.
+        if any(stride % elements for size, stride in axes if size > 1 and stride != 1):
+            return (
+                f"cuDNN computes attention wrongly where a stride of {record.name} is no multiple "
+                f"of {elements} elements, which is {_VECTOR_BYTES} bytes; its strides are "
+                f"{record.strides}: give a packed array, such as {record.name}.copy()"
+            )
+    return None
+
+
+def _rows_of_products(graph: GraphData) -> Iterator[TensorRecord]:
+    """Yield what products read and write in memory, with o and dq of gradients.
+
+    o is multiplied by do, which a product reads, too; dq is a rounded result.
+    """
+    read: set[int] = set()
+    written: set[int] = set()
+    for node in products_of(graph):
+        for name in ("adesc", "bdesc"):
+            read.update(dict(node.reads).get(name, ()))
+        written.update(node.written_numbers)
+    for node in graph.nodes:
+        mode = dict(node.attributes).get("mode")
+        if mode == "MUL" and not read.isdisjoint(node.read_numbers):
+            read.update(node.read_numbers)
+        elif mode == "IDENTITY" and not written.isdisjoint(node.read_numbers):
+            written.update(node.written_numbers)
+    yield from in_memory(graph, sorted(read | written))
 
 
 def why_a_head_ends_the_process(name: str, stride: int) -> str:

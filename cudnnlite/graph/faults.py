@@ -173,6 +173,12 @@ FAULTS: tuple[Fault, ...] = (
         _both("process"),
     ),
     Fault(
+        "rows between vectors",
+        ATTENTION,
+        attention_faults.why_rows_are_not_aligned,
+        _both("context"),
+    ),
+    Fault(
         "missing subtractions",
         ATTENTION,
         attention_faults.why_subtractions_are_missing,

@@ -364,6 +364,17 @@ shows("heads with gaps")(
         dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec(HEADS, "float16"), steps(HEADS, by=2)
     )
 )
+shows("rows between vectors", row=(33, 34, 36))(
+    lambda row: forward(
+        dnn.TensorSpec(HEADS, "float16"),
+        dnn.TensorSpec(HEADS, "float16", strides=(32 * row, 16 * row, row, 1)),
+    )
+)
+shows("rows between vectors")(
+    lambda: forward(
+        dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec(HEADS, "float16"), (1028, 514, 32, 1)
+    )
+)
 
 
 @shows("missing subtractions")
@@ -407,6 +418,11 @@ shows("heads of a single query", strides=((54, 27, 3, 3), (4, 2, 1, 1)))(
     lambda strides: gradients(2, 16, strides)
 )
 shows("heads of a single query")(lambda: gradients(2, 16, of_dq=(48, 24, 24, 1)))
+shows("rows between vectors", row=(17, 18, 20))(
+    lambda row: gradients(
+        2, 16, of_dq=(18 * row, 9 * row, row, 1), q_lengths=PACKED, kv_lengths=PACKED
+    )
+)
 shows("bias that steps share")(
     lambda: backward(dnn.TensorSpec((2, 2, 8, 16), "float16"), (2, 2, 1, 8))
 )

@@ -50,7 +50,7 @@ def gradients(
         ((1, 2, 1, 16), 8, {"stats": (2, 1, 9, 7)}, ""),
         ((1, 2, 1, 16), 8, {"stats": (6, 3, 3, 3)}, "heads of stats"),
         ((1, 2, 1, 16), 8, {"q": (48, 24, 24, 1)}, "heads of q"),
-        ((1, 2, 1, 16), 8, {"do": (102, 51, 17, 1)}, "heads of do"),
+        ((1, 2, 1, 16), 8, {"do": (96, 48, 24, 1)}, "heads of do"),
         ((1, 2, 1, 16), 8, {"k": (512, 256, 16, 1)}, ""),
         ((1, 1, 1, 16), 8, {"stats": (6, 3, 3, 3)}, ""),
         ((2, 2, 1, 16), 8, {"stats": (6, 3, 3, 3)}, ""),
@@ -68,6 +68,39 @@ def test_heads_of_one_query_and_lengths(
 ) -> None:
     said = why_wrong(gradients(q, keys, **strides))
     assert reason in said if said is not None and reason else said is None and not reason, said
+
+
+@pytest.mark.parametrize(
+    ("strides", "is_wrong"),
+    [
+        ((288, 144, 16, 1), False),
+        ((432, 216, 24, 1), False),  # rows of 48 bytes
+        ((306, 153, 17, 1), True),
+        ((360, 180, 20, 1), True),  # rows of 40 bytes
+        ((296, 148, 16, 1), True),  # of one head the rest of the batch begins between vectors
+        ((289, 144, 16, 1), True),
+        ((360, 20, 40, 1), True),  # heads behind steps
+    ],
+)
+@pytest.mark.parametrize("name", ["q", "k", "v", "o", "do", "dq", "dk", "dv"])
+def test_rows_between_vectors(name: str, strides: tuple[int, ...], is_wrong: bool) -> None:
+    shape, names = (2, 2, 9, 16), ("dq", "dk", "dv")
+    out = tuple(
+        dnn.TensorSpec(shape, "float16", strides=strides if each == name else None)
+        for each in names
+    )
+    given = {} if name in names else {name: strides}
+    said = str(why_wrong(gradients(shape, 9, out=out, **given)))
+    assert (f"a stride of {name} " in said or f"a stride of {name}ᵀ " in said) == is_wrong, said
+
+
+def test_strides_that_nothing_uses_are_not_asked() -> None:
+    """Those of axes of one, those of float32 in vectors of four, and the statistics'."""
+    one = dnn.TensorSpec((1, 1, 9, 16), "float16", strides=(145, 147, 16, 1))
+    wide = dnn.TensorSpec((2, 1, 9, 16), strides=(180, 180, 20, 1))
+    for q in (one, wide):
+        graph = dnn.scaled_dot_product_attention_forward.graph(q, q, q, return_stats=True)
+        assert why_wrong(graph) is None
 
 
 def test_a_gradient_with_gaps_of_one_query() -> None:
