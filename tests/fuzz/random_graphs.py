@@ -160,8 +160,12 @@ def unclear_places(
             ends = [np.trunc((x.values + sign * distance) / divisor) for sign in (-1, 1)]
         return (ends[0] != ends[1]) | (divisor < 1.2e-38) | (operands[1].error > 0)
     if mode == "POW":
-        # Kernels compute exp(y * log(x)): NaN of negative numbers, and of 0 to the power of 0.
-        return x.values - x.error <= 0
+        # Kernels compute exp(y * log(x)): NaN of negative numbers, of 0 and infinity to the power of
+        # 0, and of 1 to an infinite power.
+        return (x.values - x.error <= 0) | np.isinf(x.values) | np.isinf(operands[1].values)
+    if mode.startswith("SWISH"):
+        # beta * x may be infinite: its product with 0 is NaN.
+        return np.isfinite(x.values) & (np.abs(x.values) > 1e38)
     if mode == "TAN":
         # There is a pole within the error.
         ends = [np.floor((x.values + sign * x.error) / np.pi + 0.5) for sign in (-1, 1)]
@@ -212,7 +216,9 @@ class RandomGraph:
             raise dnn.ArgumentError("bool is no data type of an input")
         spec = operand.spec
         tensor = self.graph.input(name, spec.shape, spec.dtype, strides=spec.strides)
-        return Tracked(tensor, values, np.zeros(values.shape))
+        # Kernels may take denormal numbers for 0.
+        size = np.abs(values)
+        return Tracked(tensor, values, np.where(size < 1.2e-38, size, 0))
 
     def _product_of(
         self, tensor: Any, values: Array, magnitude: Array, *operands: Tracked
