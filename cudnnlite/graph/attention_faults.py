@@ -121,11 +121,15 @@ def why_rows_are_not_aligned(graph: GraphData) -> str | None:
         heads = [size for size, stride in axes if stride == 1 < size]
         if len(axes) != _RANK or (heads and heads[0] % elements):
             continue  # No engine is for these.
-        if any(stride % elements for size, stride in axes if size > 1 and stride != 1):
+        for size, stride in axes:
+            if size == 1 or stride == 1 or stride % elements == 0:
+                continue
+            is_written = record.name in graph.outputs
+            remedy = "" if is_written else f", such as {record.name}.copy()"
             return (
-                f"cuDNN computes attention wrongly where a stride of {record.name} is no multiple "
-                f"of {elements} elements, which is {_VECTOR_BYTES} bytes; its strides are "
-                f"{record.strides}: give a packed array, such as {record.name}.copy()"
+                f"{record.name} has the stride {stride}; needed: a multiple of {elements} elements, "
+                f"which is {_VECTOR_BYTES} bytes; with others cuDNN computes attention wrongly: give "
+                f"a packed array{remedy}"
             )
     return None
 

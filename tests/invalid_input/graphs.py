@@ -173,14 +173,14 @@ ATTENTION: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a window at another diagonal": (
         {"causal": "bottom_right", "window": 4},
-        "window=4 with causal='bottom_right'; allowed: causal=True",
+        "window=4 beside causal='bottom_right'; needed: neither, but the whole mask as a bias",
     ),
     "lengths at another diagonal": (
         {
             "causal": "bottom_right",
             **dict.fromkeys(("q_lengths", "kv_lengths"), spec(2, 1, 1, 1, dtype="int32")),
         },
-        "q_lengths with causal='bottom_right'; allowed: causal=True",
+        "q_lengths beside causal='bottom_right'; needed: neither, but the whole mask as a bias",
     ),
     "window": ({"window": 0}, "window=0; allowed: 1 to"),
     "dropout": ({"dropout": 1.0}, "dropout=1.0; needed: from 0 on, below 1"),

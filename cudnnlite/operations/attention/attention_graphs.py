@@ -14,6 +14,8 @@ from cudnnlite.specs import TensorSpec
 _DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
 _LENGTHS = ("q_lengths", "kv_lengths")
 BOTTOM_RIGHT = "bottom_right"  # of a causal mask, where the diagonal ends
+# What does the same as another mask beside it, for messages.
+_MASK_AS_BIAS = "needed: neither, but the whole mask as a bias, 0 or -inf"
 # What messages say of operands that are no sequences of heads.
 _SHAPES = {
     **dict.fromkeys(_LENGTHS, "(batch, 1, 1, 1)"),
@@ -279,10 +281,10 @@ def _check_bottom_right(specs: Mapping[str, TensorSpec], window: int | None) -> 
             "of k, as the first steps of q would see none"
         )
     if window is not None:
-        raise ArgumentError(f"window={window} with causal={BOTTOM_RIGHT!r}; allowed: causal=True")
+        raise ArgumentError(f"window={window} beside causal={BOTTOM_RIGHT!r}; {_MASK_AS_BIAS}")
     for name in _LENGTHS:
         if name in specs:
-            raise ArgumentError(f"{name} with causal={BOTTOM_RIGHT!r}; allowed: causal=True")
+            raise ArgumentError(f"{name} beside causal={BOTTOM_RIGHT!r}; {_MASK_AS_BIAS}")
 
 
 def _check_types(specs: Mapping[str, TensorSpec]) -> None:
@@ -302,7 +304,7 @@ def _check_types(specs: Mapping[str, TensorSpec]) -> None:
         if spec.shape[-1] > 1 and spec.strides[-1] != 1:
             raise ArgumentError(
                 f"{name} has strides {spec.strides}; needed: 1 along the last axis, the size of a "
-                "head"
+                f"head: dnn.transform_tensor(handle, {name}, layout='NCHW') returns such an array"
             )
 
 

@@ -54,7 +54,7 @@ def scaled_dot_product_attention_forward(
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     q : device array
         Queries, ``(batch, heads, steps, size)``; float16, bfloat16, or float32 with sizes up to
-        128.  The last axis must be packed; other strides may have any value.
+        128.  The last axis must be packed; other strides are multiples of 16 bytes.
     k, v : device array
         Keys and values, ``(batch, heads, steps, size)``, of q's data type.  The heads of q may be a
         multiple of theirs: then several heads of queries share one of keys and values.
@@ -63,7 +63,8 @@ def scaled_dot_product_attention_forward(
     causal : bool or str
         Whether a query attends only to the keys up to its own step; "bottom_right": up to its step
         from the end, so that the last query attends to all keys, as where q is the continuation of
-        a cache of keys.  Then k has no fewer steps than q, and there are no lengths and no window.
+        a cache of keys.  Then k has no fewer steps than q.  With lengths, or a window, such a mask
+        is a `bias`: 0, and -inf for masked keys.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
         type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``; the
@@ -87,7 +88,7 @@ def scaled_dot_product_attention_forward(
         `scaled_dot_product_attention_backward` reads them.
     out : device array, or a pair of them, optional
         o, or o and stats, written in place; new arrays if not given.  The last axis of o must be
-        packed; its other strides may have any value.  For a plan, give a spec with the strides.
+        packed; its other strides are multiples of 16 bytes.  For a plan, give a spec with the strides.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 
