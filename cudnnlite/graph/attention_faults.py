@@ -9,17 +9,18 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
     LENGTHS,
+    VECTOR_BYTES,
     behind_products,
     has_bias_gradient,
     in_memory,
     is_gradient_of_attention,
+    mode_of,
     operand,
     products_of,
 )
 from cudnnlite.graph.records import Shape, TensorRecord
 
 MAX_FLOAT32_HEAD = 128  # the largest size of a head whose attention in float32 is right
-_VECTOR_BYTES = 16  # what a kernel loads or stores at once
 _RANK = 4  # the axes of a tensor: batch, heads, steps and the size of a head
 _MASK_MODES = ("GEN_INDEX", "BINARY_SELECT")
 _MASK_PREFIXES = ("CMP_", "LOGICAL_")
@@ -46,7 +47,7 @@ def why_outputs_are_unwritten(graph: GraphData) -> str | None:
     computed = behind_products(graph)
     in_the_middle = None
     for node in graph.nodes:
-        if dict(node.attributes).get("mode") == "IDENTITY":
+        if mode_of(node) == "IDENTITY":
             continue
         for number in node.read_numbers:
             if number in computed and graph.tensors[number].name:
@@ -61,7 +62,7 @@ def why_outputs_are_unwritten(graph: GraphData) -> str | None:
 
 def why_no_softmax(graph: GraphData) -> str | None:
     """Return why a product of a product would be wrong, or None if it is a softmax's."""
-    if any(dict(node.attributes).get("mode") == "EXP" for node in graph.nodes):
+    if any(mode_of(node) == "EXP" for node in graph.nodes):
         return None
     return (
         "cuDNN has engines for a product of a product as attention alone, with a softmax between "
@@ -109,49 +110,52 @@ def _heads_of_products(graph: GraphData) -> Iterator[tuple[TensorRecord, int]]:
             yield second, -2 if first.name else -1
 
 
-def why_rows_are_not_aligned(graph: GraphData) -> str | None:
-    """Return which operand or result of a product begins its rows between two vectors, or None.
+def why_a_stride_is_wrong(graph: GraphData) -> str | None:
+    """Return which tensor of a product has a stride between two vectors, or None.
 
-    Kernels load and store vectors of 16 bytes, also where an address is no multiple of it: results
-    are wrong, or the CUDA context is lost.
+    Kernels load and store 16 bytes at once.  If a stride other than that of the head, which
+    `why_heads_are_not_packed` asks, is no multiple of that, results are wrong, or the CUDA context
+    is lost.  The result of attention in float32 was right (57 calls), and is refused, too.
     """
-    for record in _rows_of_products(graph):
-        elements = _VECTOR_BYTES // itemsize(record.dtype)
-        axes = [*zip(record.shape, record.strides, strict=True)]
-        heads = [size for size, stride in axes if stride == 1 < size]
-        if len(axes) != _RANK or (heads and heads[0] % elements):
-            continue  # No engine is for these.
-        for size, stride in axes:
-            if size == 1 or stride == 1 or stride % elements == 0:
-                continue
-            is_written = record.name in graph.outputs
-            remedy = "" if is_written else f", such as {record.name}.copy()"
-            return (
-                f"{record.name} has the stride {stride}; needed: a multiple of {elements} elements, "
-                f"which is {_VECTOR_BYTES} bytes; with others cuDNN computes attention wrongly: give "
-                f"a packed array{remedy}"
-            )
+    for record in _tensors_of_products(graph):
+        elements = VECTOR_BYTES // itemsize(record.dtype)
+        axes = list(zip(record.shape, record.strides, strict=True))
+        is_served = any(stride == 1 < size and size % elements == 0 for size, stride in axes)
+        if len(axes) != _RANK or not is_served:
+            continue
+        strides = [stride for size, stride in axes if size > 1]
+        strides.remove(1)
+        for stride in strides:
+            if stride % elements:
+                is_written = record.name in graph.outputs
+                remedy = "" if is_written else f", such as {record.name}.copy()"
+                return (
+                    f"{record.name} has the stride {stride}; needed: a multiple of {elements} "
+                    f"elements, which is {VECTOR_BYTES} bytes; with others cuDNN computes attention "
+                    f"wrongly: give a packed array{remedy}"
+                )
     return None
 
 
-def _rows_of_products(graph: GraphData) -> Iterator[TensorRecord]:
-    """Yield what products read and write in memory, with o and dq of gradients.
+def _tensors_of_products(graph: GraphData) -> list[TensorRecord]:
+    """Return what products read and write in memory, with o, dq and sums of gradients.
 
-    o is multiplied by do, which a product reads, too; dq is a rounded result.
+    o is multiplied by do, which a product reads, too; dq is a rounded result, and where heads of q
+    share one of k, dk and dv are sums of results.
     """
-    read: set[int] = set()
-    written: set[int] = set()
+    operands: set[int] = set()
+    results: set[int] = set()
     for node in products_of(graph):
         for name in ("adesc", "bdesc"):
-            read.update(dict(node.reads).get(name, ()))
-        written.update(node.written_numbers)
+            operands.update(dict(node.reads).get(name, ()))
+        results.update(node.written_numbers)
     for node in graph.nodes:
-        mode = dict(node.attributes).get("mode")
-        if mode == "MUL" and not read.isdisjoint(node.read_numbers):
-            read.update(node.read_numbers)
-        elif mode == "IDENTITY" and not written.isdisjoint(node.read_numbers):
-            written.update(node.written_numbers)
-    yield from in_memory(graph, sorted(read | written))
+        if mode_of(node) == "MUL" and not operands.isdisjoint(node.read_numbers):
+            operands.update(node.read_numbers)
+        is_passed_on = mode_of(node) == "IDENTITY" or node.kind == "REDUCTION"
+        if is_passed_on and not results.isdisjoint(node.read_numbers):
+            results.update(node.written_numbers)
+    return in_memory(graph, sorted(operands | results))
 
 
 def why_a_head_ends_the_process(name: str, stride: int) -> str:
@@ -186,7 +190,7 @@ def _labels(graph: GraphData) -> Iterator[tuple[str, bool]]:
     for node in graph.nodes:
         if node.kind != "POINTWISE":
             continue
-        mode = str(dict(node.attributes).get("mode", ""))
+        mode = mode_of(node)
         x = operand(graph, node, "xdesc")
         is_of_integers = x is not None and x.dtype == DataType.INT32
         result = graph.tensors[node.written_numbers[0]]
@@ -240,7 +244,7 @@ def why_shared_bias_is_wrong(graph: GraphData) -> str | None:
     if not is_gradient_of_attention(graph):
         return None
     for node in graph.nodes:
-        if dict(node.attributes).get("mode") != "ADD":
+        if mode_of(node) != "ADD":
             continue
         scores = graph.tensors[node.written_numbers[0]]
         for number in node.read_numbers:
@@ -323,7 +327,7 @@ def why_float32_attention_is_wrong(q: Shape, k_transposed: Shape, v: Shape) -> s
             f"cuDNN computes attention in float32 wrongly where a head is larger than "
             f"{MAX_FLOAT32_HEAD}; float16 and bfloat16 are right"
         )
-    is_grouped = len(q) == 4 and q[1] != k_transposed[1]
+    is_grouped = len(q) == _RANK and q[1] != k_transposed[1]
     if q[-2] == 1 and is_grouped:
         return (
             "cuDNN computes attention of one query in float32 wrongly where heads of q share one "

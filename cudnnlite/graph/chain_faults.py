@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
+from cudnnlite.graph.questions import mode_of
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
 _CONVOLUTION, _PRODUCT, _POINTWISE = "CONVOLUTION_FORWARD", "MATMUL", "POINTWISE"
@@ -24,7 +25,7 @@ def why_gradient_behind_normalization_ends_the_process(graph: GraphData) -> str 
     Seen of RELU_BWD and GELU_BWD.
     """
     for node in graph.nodes:
-        mode = dict(node.attributes).get("mode", "")
+        mode = mode_of(node)
         if node.kind == _POINTWISE and mode.endswith("_BWD"):
             return (
                 f"cuDNN ends the process when it is asked for {mode} behind a normalisation; "

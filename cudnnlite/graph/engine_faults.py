@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from cudnnlite.dtypes import numpy_dtype
+from cudnnlite.dtypes import itemsize
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.questions import (
+    VECTOR_BYTES,
     behind_products,
     in_memory,
+    mode_of,
     multiplies_in_tf32,
     operand,
     paddings,
@@ -31,13 +33,12 @@ _COPIED_IMAGES = {
     "CONVOLUTION_BACKWARD_DATA": "dy",
     "CONVOLUTION_BACKWARD_FILTER": "dy",
 }
-_ALIGNMENT = 16  # bytes
 
 
 def modes_of(graph: GraphData) -> list[str]:
     """Return the modes of the pointwise operations."""
     nodes = (node for node in graph.nodes if node.kind == _POINTWISE)
-    return [dict(node.attributes).get("mode", "") for node in nodes]
+    return [mode_of(node) for node in nodes]
 
 
 # ---------------------------------------------------------------------------------- convolutions
@@ -74,11 +75,11 @@ def why_scratch_is_read_unwritten(graph: GraphData) -> str | None:
         images = operand(graph, node, name) if name else None
         if images is None or images.spec.is_channels_last:
             continue
-        nbytes = prod(images.shape[2:]) * numpy_dtype(images.dtype).itemsize
-        if nbytes % _ALIGNMENT:
+        nbytes = prod(images.shape[2:]) * itemsize(images.dtype)
+        if nbytes % VECTOR_BYTES:
             return (
                 f"it computes wrong numbers with channels first where an image of {images.name} "
-                f"takes {nbytes} bytes, no multiple of {_ALIGNMENT}"
+                f"takes {nbytes} bytes, no multiple of {VECTOR_BYTES}"
             )
     return None
 
@@ -168,10 +169,10 @@ def why_rows_are_misaligned(graph: GraphData) -> str | None:
     outputs = _matrices(graph.outputs.values())
     for record in (*_matrices(records), *outputs):
         pitch = record.strides[-2] if record.strides[-1] == 1 else record.strides[-1]
-        nbytes = pitch * numpy_dtype(record.dtype).itemsize
-        if nbytes % _ALIGNMENT:
+        nbytes = pitch * itemsize(record.dtype)
+        if nbytes % VECTOR_BYTES:
             return (
-                f"it needs rows, or columns, at multiples of {_ALIGNMENT} bytes; those of "
+                f"it needs rows, or columns, at multiples of {VECTOR_BYTES} bytes; those of "
                 f"{record.name} are {nbytes} bytes apart"
             )
     for record in outputs:
@@ -219,6 +220,4 @@ def why_stream_is_ignored(graph: GraphData) -> str | None:
 
 
 def _has_mode(graph: GraphData, kind: str, mode: str) -> bool:
-    return any(
-        node.kind == kind and dict(node.attributes).get("mode") == mode for node in graph.nodes
-    )
+    return any(node.kind == kind and mode_of(node) == mode for node in graph.nodes)

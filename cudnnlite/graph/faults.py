@@ -173,9 +173,9 @@ FAULTS: tuple[Fault, ...] = (
         _both("process"),
     ),
     Fault(
-        "rows between vectors",
+        "strides between vectors",
         ATTENTION,
-        attention_faults.why_rows_are_not_aligned,
+        attention_faults.why_a_stride_is_wrong,
         _both("context"),
     ),
     Fault(

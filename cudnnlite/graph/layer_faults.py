@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.questions import has_channels_last, operand, paddings, result
+from cudnnlite.graph.questions import has_channels_last, mode_of, operand, paddings, result
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 from cudnnlite.specs.layout import CHANNELS_FIRST, same_strides
 
@@ -35,7 +35,7 @@ class _Pooling(NamedTuple):
     @property
     def mode(self) -> str:
         """The mode by its name."""
-        return str(dict(self.node.attributes).get("mode"))
+        return mode_of(self.node)
 
     @property
     def is_forward(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from cudnnlite.graph.data import GraphData
-from cudnnlite.graph.questions import behind_products, in_memory, operand
+from cudnnlite.graph.questions import behind_products, in_memory, mode_of, operand
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 from cudnnlite.specs.layout import CHANNELS_FIRST, CHANNELS_LAST, span
 
@@ -166,7 +166,7 @@ def _is_bias_and_relu(graph: GraphData, chain: list[Node]) -> bool:
         graph.tensors[number].value is not None for node in chain for number in node.read_numbers
     ):
         return False
-    modes = [dict(node.attributes).get("mode") for node in chain]
+    modes = [mode_of(node) for node in chain]
     has_clips = any(dict(chain[-1].attributes).get(name) is not None for name in _CLIPS_OF_RELU)
     additions = modes[:-1] if modes[-1] == "RELU_FWD" and not has_clips else modes
     return bool(additions) and {*additions} == {"ADD"}

@@ -21,6 +21,7 @@ from cudnnlite.graph.questions import (
     in_memory,
     is_attention,
     is_gradient_of_attention,
+    mode_of,
     operand,
     products_of,
 )
@@ -170,7 +171,7 @@ def _types_of_scores(
     is_backward: bool,
 ) -> tuple[DataType, ...]:
     """Return the types that inputs of a pointwise operation of an attention may have."""
-    mode = dict(node.attributes).get("mode", "")
+    mode = mode_of(node)
     if mode.startswith("CMP_"):  # a mask by lengths, whose type the products demand
         return tuple(DataType)
     if len(inputs) > 1:  # the product of o and do

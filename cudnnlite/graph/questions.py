@@ -8,6 +8,7 @@ from cudnnlite.enums import DataType
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.records import Node, Shape, TensorRecord
 
+VECTOR_BYTES = 16  # what a kernel loads or stores at once
 # The operands of a product that are lengths of sequences, one for each sequence of the batch.
 LENGTHS = ("gemm_m_override_desc", "gemm_n_override_desc", "gemm_k_override_desc")
 
@@ -28,6 +29,11 @@ def in_memory(graph: GraphData, numbers: Iterable[int]) -> list[TensorRecord]:
     """Return those of the tensors that are in device memory."""
     records = [graph.tensors[number] for number in numbers]
     return [record for record in records if record.name and record.value is None]
+
+
+def mode_of(node: Node) -> str:
+    """Return the mode of an operation; "" if it has none."""
+    return str(dict(node.attributes).get("mode", ""))
 
 
 def products_of(graph: GraphData) -> list[Node]:

@@ -364,13 +364,13 @@ shows("heads with gaps")(
         dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec(HEADS, "float16"), steps(HEADS, by=2)
     )
 )
-shows("rows between vectors", row=(33, 34, 36))(
+shows("strides between vectors", row=(33, 34, 36))(
     lambda row: forward(
         dnn.TensorSpec(HEADS, "float16"),
         dnn.TensorSpec(HEADS, "float16", strides=(32 * row, 16 * row, row, 1)),
     )
 )
-shows("rows between vectors")(
+shows("strides between vectors")(
     lambda: forward(
         dnn.TensorSpec(HEADS, "float16"), dnn.TensorSpec(HEADS, "float16"), (1028, 514, 32, 1)
     )
@@ -418,10 +418,9 @@ shows("heads of a single query", strides=((54, 27, 3, 3), (4, 2, 1, 1)))(
     lambda strides: gradients(2, 16, strides)
 )
 shows("heads of a single query")(lambda: gradients(2, 16, of_dq=(48, 24, 24, 1)))
-shows("rows between vectors", row=(17, 18, 20))(
-    lambda row: gradients(
-        2, 16, of_dq=(18 * row, 9 * row, row, 1), q_lengths=PACKED, kv_lengths=PACKED
-    )
+# Of two sequences of two heads and nine steps.
+shows("strides between vectors", of_dq=((306, 153, 17, 1), (324, 162, 18, 1), (360, 180, 20, 1)))(
+    lambda of_dq: gradients(2, 16, of_dq=of_dq, q_lengths=PACKED, kv_lengths=PACKED)
 )
 shows("bias that steps share")(
     lambda: backward(dnn.TensorSpec((2, 2, 8, 16), "float16"), (2, 2, 1, 8))

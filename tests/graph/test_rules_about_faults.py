@@ -70,38 +70,95 @@ def test_heads_of_one_query_and_lengths(
     assert reason in said if said is not None and reason else said is None and not reason, said
 
 
+STRIDES = [
+    ((288, 144, 16, 1), False),
+    ((432, 216, 24, 1), False),  # rows of 48 bytes
+    ((306, 153, 17, 1), True),
+    ((360, 180, 20, 1), True),  # rows of 40 bytes
+    ((296, 148, 16, 1), True),  # heads of 296 bytes
+    ((289, 144, 16, 1), True),
+    ((360, 20, 40, 1), True),  # heads behind steps
+]
+
+
+def spec_of(name: str, strides: tuple[int, ...], other: str) -> dnn.TensorSpec:
+    return dnn.TensorSpec((2, 2, 9, 16), "float16", strides=strides if name == other else None)
+
+
+@pytest.mark.parametrize(("strides", "is_wrong"), STRIDES)
+@pytest.mark.parametrize("name", ["q", "k", "v", "o"])
+def test_strides_between_vectors(name: str, strides: tuple[int, ...], is_wrong: bool) -> None:
+    q, k, v, o = (spec_of(name, strides, other) for other in "qkvo")
+    graph = dnn.scaled_dot_product_attention_forward.graph(q, k, v, out=o)
+    said = str(why_wrong(graph))
+    assert said.startswith(f"{name} has the stride") == is_wrong, said
+    assert (f"{name}.copy()" in said) == (is_wrong and name != "o")
+
+
+@pytest.mark.parametrize(("strides", "is_wrong"), STRIDES)
+@pytest.mark.parametrize("name", ["q", "k", "v", "o", "do", "dq", "dk", "dv"])
+def test_strides_between_vectors_of_gradients(
+    name: str, strides: tuple[int, ...], is_wrong: bool
+) -> None:
+    out = tuple(spec_of(name, strides, other) for other in ("dq", "dk", "dv"))
+    given = {} if name in ("dq", "dk", "dv") else {name: strides}
+    said = str(why_wrong(gradients((2, 2, 9, 16), 9, out=out, **given)))
+    assert said.startswith(f"{name} has the stride") == is_wrong, said
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_strides_between_vectors_of_shared_heads(place: int) -> None:
+    """dk and dv are sums over the heads that share one of k."""
+    q, k = dnn.TensorSpec((2, 2, 9, 16), "float16"), dnn.TensorSpec((2, 1, 8, 16), "float16")
+    out = [q, k, k]
+    out[place] = dnn.TensorSpec(k.shape, "float16", strides=(160, 160, 20, 1))
+    stats = dnn.TensorSpec((2, 2, 9, 1))
+    graph = dnn.scaled_dot_product_attention_backward.graph(q, k, k, q, q, stats, out=tuple(out))
+    assert str(why_wrong(graph)).startswith(f"{('dq', 'dk', 'dv')[place]} has the stride 20")
+
+
+@pytest.mark.parametrize("strides", [(1, 544, 34, 1), (544, 1, 34, 1), (1024, 512, 1, 1)])
+def test_strides_of_1_besides_that_of_the_head(strides: tuple[int, ...]) -> None:
+    q = dnn.TensorSpec((2, 2, 16, 32), "float16", strides=strides)
+    k = dnn.TensorSpec((2, 2, 16, 32), "float16")
+    said = str(why_wrong(dnn.scaled_dot_product_attention_forward.graph(q, k, k)))
+    assert said.startswith("q has the stride")
+
+
 @pytest.mark.parametrize(
-    ("strides", "is_wrong"),
+    "q",
     [
-        ((288, 144, 16, 1), False),
-        ((432, 216, 24, 1), False),  # rows of 48 bytes
-        ((306, 153, 17, 1), True),
-        ((360, 180, 20, 1), True),  # rows of 40 bytes
-        ((296, 148, 16, 1), True),  # of one head the rest of the batch begins between vectors
-        ((289, 144, 16, 1), True),
-        ((360, 20, 40, 1), True),  # heads behind steps
+        dnn.TensorSpec((1, 1, 9, 16), "float16", strides=(145, 147, 16, 1)),  # axes of one
+        dnn.TensorSpec((2, 1, 9, 16), strides=(180, 180, 20, 1)),  # vectors of four values
+        dnn.TensorSpec((2, 2, 9, 12), "float16"),  # such heads have no engine
+        dnn.TensorSpec((0, 2, 9, 16), "float16"),
     ],
 )
-@pytest.mark.parametrize("name", ["q", "k", "v", "o", "do", "dq", "dk", "dv"])
-def test_rows_between_vectors(name: str, strides: tuple[int, ...], is_wrong: bool) -> None:
-    shape, names = (2, 2, 9, 16), ("dq", "dk", "dv")
-    out = tuple(
-        dnn.TensorSpec(shape, "float16", strides=strides if each == name else None)
-        for each in names
+def test_strides_that_are_right(q: dnn.TensorSpec) -> None:
+    graph = dnn.scaled_dot_product_attention_forward.graph(q, q, q, return_stats=True)
+    assert why_wrong(graph) is None
+
+
+def test_strides_of_what_no_product_reads_may_be_any() -> None:
+    """Of a bias and its gradient, of statistics, and of a mask of probabilities."""
+    strides = (306, 153, 17, 1)
+    q, k = dnn.TensorSpec((2, 2, 9, 16), "float16"), dnn.TensorSpec((2, 2, 16, 16), "float16")
+    bias = dnn.TensorSpec((2, 2, 9, 16), "float16", strides=strides)
+    stats = dnn.TensorSpec((2, 2, 9, 1), strides=(54, 27, 3, 3))
+    forward = dnn.scaled_dot_product_attention_forward.graph(
+        q, k, k, bias=bias, return_stats=True, out=(q, stats)
     )
-    given = {} if name in names else {name: strides}
-    said = str(why_wrong(gradients(shape, 9, out=out, **given)))
-    assert said.startswith(f"{name} has the stride") == is_wrong, said
-    assert (f"{name}.copy()" in said) == (is_wrong and name not in names)
-
-
-def test_strides_that_nothing_uses_are_not_asked() -> None:
-    """Those of axes of one, those of float32 in vectors of four, and the statistics'."""
-    one = dnn.TensorSpec((1, 1, 9, 16), "float16", strides=(145, 147, 16, 1))
-    wide = dnn.TensorSpec((2, 1, 9, 16), strides=(180, 180, 20, 1))
-    for q in (one, wide):
-        graph = dnn.scaled_dot_product_attention_forward.graph(q, q, q, return_stats=True)
-        assert why_wrong(graph) is None
+    backward = dnn.scaled_dot_product_attention_backward.graph(
+        q, k, k, q, q, stats, bias=bias, return_dbias=True, out=(q, k, k, bias)
+    )
+    masked = dnn.Graph()
+    a = masked.input("q", q.shape, "float16")
+    b = masked.input("k", (2, 2, 16, 16), "float16", strides=(512, 256, 1, 16))
+    probabilities, _ = masked.softmax_with_stats(masked.matmul(a, b), "float16")
+    mask = masked.input("mask", bias.shape, "float16", strides=strides)
+    values = masked.input("v", k.shape, "float16")
+    masked.output("o", masked.matmul(probabilities * mask, values), "float16")
+    assert [why_wrong(graph) for graph in (forward, backward, masked)] == [None] * 3
 
 
 def test_a_gradient_with_gaps_of_one_query() -> None:

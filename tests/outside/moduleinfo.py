@@ -86,7 +86,7 @@ def assert_same(handle: dnn.Handle, module: Any, operands: list[Any], dy: Any) -
         if not (is_result or has_slopes):
             continue
         wanted = expected.numpy()
-        # Of operands of about 1 in float32.
+        # What cancels has errors of values near 1.
         size = max(float(np.abs(wanted).max(initial=0)), 1e-2)
         bound = BOUND if is_result else GRADIENT_BOUND
         np.testing.assert_allclose(
