@@ -363,6 +363,33 @@ def test_lengths(handle: dnn.Handle, heads: int, options: dict[str, Any], dtype:
     check_both_directions(handle, operands, (mask | is_empty, 0.0, 1.0), rows, columns, **options)
 
 
+def test_lengths_are_arrays_or_integers(handle: dnn.Handle) -> None:
+    """Of one axis, or four; where one is given alone, all steps of the other are valid."""
+    operands = attention_operands(handle, (3, 2, 1, 24, 40, 32, 32), "float16")
+    rows, columns, all_rows = [24, 7, 1], [40, 33, 9], [24] * 3
+
+    def array(lengths: list[int], *axes: int) -> dnn.DeviceArray:
+        return handle.array(np.reshape(lengths, (3, *axes)), dtype="int32")
+
+    def both(q_lengths: Any, kv_lengths: Any) -> list[Any]:
+        lengths = {"q_lengths": q_lengths, "kv_lengths": kv_lengths}
+        given = operands.arrays | lengths
+        o, stats = dnn.scaled_dot_product_attention_forward(handle, **given, return_stats=True)
+        gradients = dnn.scaled_dot_product_attention_backward(
+            handle, **given, o=o, do=o, stats=stats
+        )
+        return [result.numpy() for result in (o, *gradients)]
+
+    expected = both(array(rows, 1, 1, 1), array(columns, 1, 1, 1))
+    for q_lengths, kv_lengths in ((rows, tuple(columns)), (array(rows), array(columns))):
+        for result, other in zip(both(q_lengths, kv_lengths), expected, strict=True):
+            np.testing.assert_array_equal(result, other)
+    for result, other in zip(both(None, columns), both(all_rows, columns), strict=True):
+        np.testing.assert_array_equal(result, other)
+    for result, other in zip(both(rows, None), both(rows, [40] * 3), strict=True):
+        np.testing.assert_array_equal(result, other)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_bias_in_both_directions(handle: dnn.Handle, dtype: str) -> None:
     operands = attention_operands(handle, ATTENTION["asymmetric"], dtype)

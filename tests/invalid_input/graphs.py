@@ -190,8 +190,16 @@ ATTENTION: dict[str, tuple[dict[str, Any], str]] = {
         "kv_lengths is missing",
     ),
     "rank of lengths": (
-        {"q_lengths": spec(2, dtype="int32")},
-        r"q_lengths has shape \(2,\); needed: \(batch, 1, 1, 1\)",
+        {"q_lengths": spec(2, 1, dtype="int32")},
+        r"q_lengths has shape \(2, 1\); needed: \(batch, 1, 1, 1\)",
+    ),
+    "count of lengths": (
+        dict.fromkeys(("q_lengths", "kv_lengths"), (3, 4, 5)),
+        r"q_lengths is .*3, 1, 1, 1.*of shape \(2, 1, 1, 1\)",
+    ),
+    "a length of zero": (
+        dict.fromkeys(("q_lengths", "kv_lengths"), (3, 0)),
+        r"q_lengths\[1\]=0; allowed: 1 to 64",
     ),
 }
 

@@ -16,6 +16,7 @@ from cudnnlite.operations.attention.attention_graphs import (
     backward_graph,
     forward_graph,
 )
+from cudnnlite.operations.attention.lengths import both_lengths
 from cudnnlite.operations.attention.scaled_dot_product_types import (
     scaled_dot_product_attention_operation,
 )
@@ -36,8 +37,8 @@ def scaled_dot_product_attention_forward(
     scale: float | None = None,
     causal: bool | str = False,
     bias: Operand | None = None,
-    q_lengths: Operand | None = None,
-    kv_lengths: Operand | None = None,
+    q_lengths: Operand | Sequence[int] | None = None,
+    kv_lengths: Operand | Sequence[int] | None = None,
     window: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -69,10 +70,12 @@ def scaled_dot_product_attention_forward(
         Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
         type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``; the
         gradients need all of q's steps.
-    q_lengths, kv_lengths : device array, optional
-        The number of steps of queries, and of keys and values, in each sequence; int32, from 1 on,
-        ``(batch, 1, 1, 1)``, packed.  Give both or none.  Beyond q_lengths, float16 and bfloat16
-        outputs are zero, and float32 outputs are not written; stats are undefined there.
+    q_lengths, kv_lengths : device array or sequence of int, optional
+        The number of steps of queries, and of keys and values, in each sequence, from 1 on: an
+        int32 array of shape ``(batch,)`` or ``(batch, 1, 1, 1)``, packed, or integers, which each
+        call copies to the device.  If a call has one alone, all steps of the other are valid; a
+        plan and a graph have both.  Beyond q_lengths, float16 and bfloat16 outputs are zero, and
+        float32 outputs are not written; stats are undefined there.
     window : int, optional
         A query of step t attends to the keys of the steps after ``t - window``; earlier keys are
         masked.  Keys after step t are not masked, unless `causal` is true.
@@ -129,8 +132,7 @@ def scaled_dot_product_attention_forward(
             "k": k,
             "v": v,
             "bias": bias,
-            "q_lengths": q_lengths,
-            "kv_lengths": kv_lengths,
+            **both_lengths(handle, q_lengths, kv_lengths, q, k),
         },
         options,
         ("o", "stats") if return_stats else ("o",),
@@ -154,8 +156,8 @@ def scaled_dot_product_attention_backward(
     scale: float | None = None,
     causal: bool | str = False,
     bias: Operand | None = None,
-    q_lengths: Operand | None = None,
-    kv_lengths: Operand | None = None,
+    q_lengths: Operand | Sequence[int] | None = None,
+    kv_lengths: Operand | Sequence[int] | None = None,
     window: int | None = None,
     dropout: float = 0.0,
     seed: int = 0,
@@ -233,8 +235,7 @@ def scaled_dot_product_attention_backward(
             "do": do,
             "stats": stats,
             "bias": bias,
-            "q_lengths": q_lengths,
-            "kv_lengths": kv_lengths,
+            **both_lengths(handle, q_lengths, kv_lengths, q, k),
         },
         options,
         ("dq", "dk", "dv", "dbias") if return_dbias else ("dq", "dk", "dv"),
@@ -262,6 +263,9 @@ def _options(
 
 def _random_numbers(options: Mapping[str, Any], seed: int, offset: int) -> dict[str, int]:
     """Return the numbers that a call with dropout passes by value; empty without dropout."""
+    is_default = type(seed) is type(offset) is int and seed == offset == 0
+    if is_default and not options["dropout"]:
+        return {}
     numbers = {
         "seed": integer(seed, "seed", 0, _LARGEST_SEED),
         "offset": integer(offset, "offset", 0, _LARGEST_SEED),

@@ -1,0 +1,57 @@
+"""The lengths of sequences that attention takes: as users have them, and as cuDNN has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cudnnlite.arguments import integer
+from cudnnlite.devices.foreign import Operand
+from cudnnlite.devices.handle import Handle
+from cudnnlite.plans.operands import on_device, use
+from cudnnlite.specs import TensorSpec
+
+
+def both_lengths(
+    handle: Handle | None,
+    q_lengths: Operand | Sequence[int] | None,
+    kv_lengths: Operand | Sequence[int] | None,
+    q: Any,
+    k: Any,
+) -> dict[str, Any]:
+    """Return none or both of the lengths by name, as operands of shape (batch, 1, 1, 1).
+
+    Where a call has one alone, all steps of the other are valid.
+    """
+    given = {"q_lengths": (q_lengths, q), "kv_lengths": (kv_lengths, k)}
+    if q_lengths is None and kv_lengths is None:
+        return dict.fromkeys(given)
+    if handle is not None:
+        use(handle)
+    return {
+        name: _operand(handle, name, lengths, sequences)
+        for name, (lengths, sequences) in given.items()
+    }
+
+
+def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> Any:
+    """Return lengths as an operand; what is none of them is returned, to be refused, as it is."""
+    shape: Any = getattr(sequences, "shape", ())
+    if len(shape) != 4:
+        return lengths
+    batch, _, steps, _ = shape
+    if lengths is None and handle is not None and not isinstance(sequences, TensorSpec):
+        return handle.full((batch, 1, 1, 1), steps, "int32")
+    if isinstance(lengths, (list, tuple)):
+        counts = [integer(count, f"{name}[{n}]", 1, steps) for n, count in enumerate(lengths)]
+        if handle is None:
+            return TensorSpec((len(counts), 1, 1, 1), "int32")
+        return handle.array(np.reshape(np.array(counts, np.int32), (-1, 1, 1, 1)))
+    if len(getattr(lengths, "shape", ())) != 1:
+        return lengths
+    if isinstance(lengths, TensorSpec):
+        strides = (*lengths.strides, 1, 1, 1)
+        return TensorSpec((*lengths.shape, 1, 1, 1), lengths.dtype, strides=strides)
+    return lengths if handle is None else on_device(handle, lengths, name).reshape(-1, 1, 1, 1)
