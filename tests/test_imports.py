@@ -146,6 +146,7 @@ PLUMBING = {
     "plans.graph_call",
     "plans.graph_plan",
     "plans.operands",
+    "plans.ranges",
     "plans.request",
     # problems
     "problems.call_watch",

@@ -31,6 +31,7 @@ from cudnnlite.plans.operands import (
 )
 from cudnnlite.plans.plan import Plan
 from cudnnlite.plans.planned_call import PlanCall, PlannedCall, descriptor_call
+from cudnnlite.plans.ranges import in_range
 from cudnnlite.plans.replay import Replay, ReplayedCall
 from cudnnlite.problems import call_watch
 from cudnnlite.problems.operation import RESERVE_ALIGNMENT, STRICTEST_ALIGNMENT, all_of
@@ -270,6 +271,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             return False
         return not operation.caller_provided
 
+    @in_range
     def __call__(
         self,
         *operands: object,

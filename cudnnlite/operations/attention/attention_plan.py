@@ -30,6 +30,7 @@ from cudnnlite.operations.attention.pass_operands import (
 )
 from cudnnlite.operations.attention.plan_key import AttentionPlanKey
 from cudnnlite.operations.attention.weights import AttentionWeights
+from cudnnlite.plans.ranges import in_range
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs
 from cudnnlite.specs.attention import SeqDataSpec
 
@@ -129,6 +130,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
     def _on_device(self, lengths: tuple[int, ...]) -> DeviceArray:
         return arrays.from_host(self._device, self._handle.stream, np.array(lengths, np.int32))
 
+    @in_range
     def __call__(
         self,
         weights: AttentionWeights,

@@ -27,6 +27,7 @@ from cudnnlite.enums import CTCGradMode, CTCLossAlgo, DataType, parse_enum
 from cudnnlite.errors import ArgumentError, CudnnError, NotSupportedError
 from cudnnlite.plans.function import BoundCall, Method
 from cudnnlite.plans.operands import on_device, operand_spec, use
+from cudnnlite.plans.ranges import in_range
 from cudnnlite.plans.stateful_function import (
     StatefulFunction,
     refuse_arguments_of_calls,
@@ -299,6 +300,7 @@ class CTCLossPlan(StatefulPlan):
             raise
         self._dx_desc = self._x_desc if gradients else None
 
+    @in_range
     def __call__(
         self,
         x: AnyArray,

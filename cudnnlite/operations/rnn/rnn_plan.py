@@ -43,6 +43,7 @@ from cudnnlite.operations.rnn.outputs import (
 )
 from cudnnlite.operations.rnn.weights import RNNWeights
 from cudnnlite.plans.operands import check_workspace, on_device, operand_spec
+from cudnnlite.plans.ranges import in_range
 from cudnnlite.plans.replay import Operand, Replay, ReplayedCall
 from cudnnlite.plans.stateful_plan import StatefulPlan, check_outputs, check_spec
 from cudnnlite.problems import call_watch
@@ -138,6 +139,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         """The bytes of reserve space that the last call needed; 0 in inference."""
         return self._network.reserve
 
+    @in_range
     def __call__(
         self,
         weights: RNNWeights,

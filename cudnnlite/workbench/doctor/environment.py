@@ -18,6 +18,7 @@ from cudnnlite.devices.device_choice import DEVICE_VARIABLE, parse_device
 from cudnnlite.errors import ArgumentError
 from cudnnlite.graph.exclusions import VARIABLE as FAULTS_VARIABLE
 from cudnnlite.graph.exclusions import read_exclusions
+from cudnnlite.plans.ranges import VARIABLE as NVTX_VARIABLE
 from cudnnlite.workbench.doctor.finding import (
     BROKEN,
     NOTE,
@@ -34,6 +35,7 @@ _OUR_VARIABLES = (
     LIBRARY_VARIABLE,
     UNKNOWN_VARIABLE,
     FAULTS_VARIABLE,
+    NVTX_VARIABLE,
     CACHE_VARIABLE,
 )
 # Variables that change which library is loaded, which device is used, or what is computed.
