@@ -140,10 +140,10 @@ def beside_pytorch() -> None:
             ("forward, on the device", figure_of(r"PyTorch's: forward ([\d.]+) in the geometric")),
             (
                 "backward, on the device",
-                figure_of(r"geometric mean, 1\.08 at worst; backward ([\d.]+)"),
+                figure_of(r"geometric mean, 1\.05 at worst; backward ([\d.]+)"),
             ),
             ("a plan, called eagerly", figure_of(r"called eagerly a plan ([\d.]+)")),
-            ("one line, called eagerly", figure_of(r"one line ([\d.]+), 0\.74")),
+            ("one line, called eagerly", figure_of(r"one line ([\d.]+), 1\.02")),
         ],
         "one line of 14 small operations, host time": [
             ("our arrays", figure_of(r"\| geometric mean \|(?:  \|)+ ([\d.]+) ")),
