@@ -260,8 +260,8 @@ __all__ = [
 # The modules that have the other public names.
 _OTHERS = ("descriptors", "enums", "errors", "specs", "types", "workbench")
 
-# The function of an operation that replaced each prefix of an old name.
-_OLD_PREFIXES = {
+# The function of an operation that a name with such a prefix may mean.
+_PREFIXES = {
     "plan_": "plan",
     "find_": "find",
     "get_": "heuristic",
@@ -272,15 +272,15 @@ def _instead(name: str) -> str:
     """Return a hint at what to write instead of a name that there is not, or ''."""
     if name.startswith("_"):  # Tools ask each module for such names; nobody mistyped one.
         return ""
-    for prefix, function_name in _OLD_PREFIXES.items():
+    for prefix, function_name in _PREFIXES.items():
         operation = name.removeprefix(prefix)
         if name.startswith(prefix) and hasattr(globals().get(operation), function_name):
-            return f"; it is {operation}.{function_name} now"
+            return f"; it is {operation}.{function_name}"
     for module in _OTHERS:
         if name in import_module(f"{__name__}.{module}").__all__:
             return f"; it is dnn.{module}.{name}"
-    if name.endswith("Plan"):  # of an operation or a graph, by an older name
-        return "; it is OperationPlan now"
+    if name.endswith("Plan"):  # of an operation or a graph
+        return "; it is OperationPlan"
     if name in _MODULE:
         return f"; {_MODULE[name]}"
     hint = _c_name_hint(name)

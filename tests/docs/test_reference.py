@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -290,27 +289,6 @@ def test_operations_and_their_functions_are_shown_with_the_signature_that_they_s
     assert [returned for _, returned in signatures] == ["DeviceArray", "OperationPlan", "Problem"]
     assert extension.own_signature(None, "function", "", dnn.pack_sequences, None, "", "") is None
     assert extension.own_signature(None, "class", "", dnn.Handle, None, "", "") is None
-
-
-def test_old_names_are_gone_and_new_ones_are_there():
-    page = (PAGES.parent / "howto" / "old_names.md").read_text(encoding="utf-8")
-    table = page.partition("## Old names and new names")[2].partition("\n## ")[0]
-    pairs = [line.split(" | ") for line in table.split("\n") if line.startswith("| `")]
-    assert len(pairs) > 20
-    old_names = [re.match(r"\| `dnn\.(\w+)", old)[1] for old, _ in pairs]
-    assert [name for name in old_names if hasattr(dnn, name)] == []
-    for _, new in pairs:
-        attrgetter(re.match(r"`dnn\.([\w.]+)", new)[1])(dnn)
-    pattern = re.compile(rf"\b({'|'.join(old_names)})\b")
-    root = PAGES.parents[1]
-    programs = [
-        *root.glob("examples/*"),
-        *root.glob("examples/c/*"),
-        *root.glob("tools/benchmarks/*.py"),
-    ]
-    for path in [root / "README.md", *root.glob("docs/**/*.md"), *programs]:
-        if path.is_file() and path.name not in ("old_names.md", "changelog.md"):
-            assert pattern.findall(path.read_text(encoding="utf-8")) == [], path
 
 
 def test_the_environment_variables_are_those_that_info_shows():
