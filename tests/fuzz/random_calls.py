@@ -64,9 +64,11 @@ GENERATORS: dict[str, Callable[[Draw], Any]] = {
 # How often an operation is drawn, 1 if it is not here.  What takes long, because it is compiled or
 # has many steps, is drawn less often.  On an H200 23 plans of graphs took 11.3 of the 18 seconds of 219
 # calls, and imports 3.8.  So of 200,000 calls some 4,000 are random graphs, each called with four sets
-# of values, and 400 are of each operation of `PRODUCTS`.
+# of values, 400 are of each operation of `PRODUCTS`, and 900 of attention, where most was found.
 SHARES = {
     **dict.fromkeys(PRODUCTS, 0.07),
+    "scaled_dot_product_attention_forward": 0.15,
+    "scaled_dot_product_attention_backward": 0.15,
     "graph": 0.7,
     "ctc_loss": 0.2,
     "rnn_forward": 0.5,
