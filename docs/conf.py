@@ -61,6 +61,7 @@ python_maximum_signature_line_length = 80
 numpydoc_xref_param_type = True
 numpydoc_xref_aliases = {name: f"cudnnlite.{path}" for name, path in paths().items()} | {
     **dict.fromkeys(("bool", "boolean", "True", "False"), "bool"),
+    "callable": "collections.abc.Callable",
     "iterable": "collections.abc.Iterable",
     "sequence": "collections.abc.Sequence",
     "array_like": "numpy.ndarray",
