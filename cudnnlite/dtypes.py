@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import lru_cache
 from math import isfinite, isinf
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,11 @@ _LARGEST = {
     DataType.HALF: "65504",
 }
 # The types of values that users may pass as a data type.
-AnyDtype: TypeAlias = DataType | str | type[Any] | np.dtype[Any]
+DtypeName: TypeAlias = Literal[
+    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "int64", "int32", "int8", "uint32", "uint8", "int8x4", "uint8x4", "int8x32",
+]  # fmt: skip
+AnyDtype: TypeAlias = DataType | DtypeName | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _HALVES = {DataType.HALF, DataType.BFLOAT16}
 _COMPUTE = {

@@ -102,7 +102,7 @@ def _more_problems(flags: SimpleNamespace, batch: int | None) -> ProblemList:
     return problems
 
 
-def problems_of_name(name: str, batch: int | None, dtype: str, layout: str | None) -> ProblemList:
+def problems_of_name(name: str, batch: int | None, dtype: Any, layout: str | None) -> ProblemList:
     """Return the problems of a list that comes along, by the name that --list has.
 
     Ends the command if there is none of that name, or if --batch is for rows that have their own.
@@ -121,7 +121,7 @@ def _problem_of_json(text: str) -> Problem:
     return any_problem_from_plain(plain)
 
 
-def _matmul(text: str, dtype: str) -> Problem:
+def _matmul(text: str, dtype: Any) -> Problem:
     values = words_of("--matmul", text, text.split(","), _MATMUL_WORDS, MATMUL_FORM)
     _need(values, ("m", "n", "k"), f"--matmul {text}", MATMUL_FORM)
     values.setdefault("batch", 1)
@@ -129,7 +129,7 @@ def _matmul(text: str, dtype: str) -> Problem:
         return matmul_problem(**values, dtype=dtype)
 
 
-def _attention(text: str, dtype: str) -> Problem:
+def _attention(text: str, dtype: Any) -> Problem:
     values = words_of("--attention", text, text.split(","), _ATTENTION_WORDS, ATTENTION_FORM)
     _need(values, ("batch", "heads", "steps", "size"), f"--attention {text}", ATTENTION_FORM)
     with report_misuse(f"--attention {text}: "):

@@ -133,7 +133,7 @@ def _listed(flags: SimpleNamespace, batch: int | None) -> ProblemList:
 def _convolution(flags: SimpleNamespace) -> Problem:
     (x_text,), (w_text,) = flags.input, flags.filter
     x_shape, w_shape = _sizes("--input", x_text), _sizes("--filter", w_text)
-    dtype = flags.dtype or "float32"
+    dtype: Any = flags.dtype or "float32"  # what is none is refused by its text
     options: dict[str, Any] = {"groups": flags.groups, "math_type": flags.math_type}
     for name in ("padding", "stride", "dilation"):
         text = getattr(flags, name)
@@ -206,8 +206,9 @@ def _with_math_type(problems: ProblemList, math_type: str) -> ProblemList:
     return result
 
 
-def _rnn(text: str, dtype: str | None, math_type: str | None) -> Problem:
+def _rnn(text: str, dtype: Any, math_type: str | None) -> Problem:
     """Read the value of --rnn, "lstm:steps=100,batch=64,input=256,hidden=256"."""
+    cell: Any  # what is none, and no data type, is refused by its text
     cell, _, rest = text.partition(":")
     parts = rest.split(",") if rest else []
     values = words_of("--rnn", text, parts, RNN_WORDS, _RNN_FORM)

@@ -180,7 +180,7 @@ class GraphData:
     def virtual(
         self,
         shape: Iterable[int],
-        dtype: AnyDtype | None = None,
+        dtype: AnyDtype | str | None = None,
         strides: Iterable[int] | None = None,
     ) -> GraphTensor:
         """Return a tensor that is computed and never in memory, unless `output` says so."""

@@ -13,6 +13,7 @@ from cudnnlite.enums import DataType, MathType, SeqDataAxis, parse_enum, parse_m
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import parse_shape
+from cudnnlite.specs.names import MathTypeName
 from cudnnlite.specs.tensor import TensorSpec
 
 MAXIMA = ("max_q_length", "max_kv_length", "max_batch", "max_beam")
@@ -115,7 +116,7 @@ class AttentionSpec(FrozenSpec):
         max_beam: int | None = None,
         dtype: AnyDtype = "float32",
         compute_type: AnyDtype | None = None,
-        math_type: MathType | str = MathType.DEFAULT,
+        math_type: MathType | MathTypeName = MathType.DEFAULT,
     ) -> None:
         if k_size is None:
             k_size = q_size

@@ -19,6 +19,7 @@ from cudnnlite.enums import (
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.filter import FilterSpec
 from cudnnlite.specs.layout import CHANNELS_FIRST, channels_last_hint, parse_shape
+from cudnnlite.specs.names import ConvolutionModeName, MathTypeName
 from cudnnlite.specs.steps import (
     SAME,
     Padding,
@@ -108,9 +109,9 @@ class ConvolutionSpec(
         dilation: int | Iterable[int] = 1,
         groups: int = 1,
         *,
-        mode: ConvolutionMode | str = ConvolutionMode.CROSS_CORRELATION,
+        mode: ConvolutionMode | ConvolutionModeName = ConvolutionMode.CROSS_CORRELATION,
         compute_type: AnyDtype | None = None,
-        math_type: MathType | str = MathType.DEFAULT,
+        math_type: MathType | MathTypeName = MathType.DEFAULT,
         reorder_type: ReorderType | str = ReorderType.DEFAULT,
     ) -> None:
         self._freeze(

@@ -27,6 +27,7 @@ from cudnnlite.enums import (
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec
 from cudnnlite.specs.layout import CHANNELS_LAST, channels_last_hint, parse_layout, parse_shape
+from cudnnlite.specs.names import ActivationModeName, PoolingModeName
 from cudnnlite.specs.steps import (
     SAME,
     AnySteps,
@@ -75,7 +76,7 @@ class ActivationSpec(
 
     def __init__(
         self,
-        mode: ActivationMode | str,
+        mode: ActivationMode | ActivationModeName,
         coef: float | None = None,
         *,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
@@ -338,7 +339,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         *,
         padding: int | str | Iterable[Any] = 0,
         stride: AnySteps | None = None,
-        mode: PoolingMode | str = PoolingMode.MAX,
+        mode: PoolingMode | PoolingModeName = PoolingMode.MAX,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
         ceil_mode: bool = False,
     ) -> None:
@@ -425,7 +426,7 @@ class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
         cls,
         x: Any,
         *,
-        mode: PoolingMode | str = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
+        mode: PoolingMode | PoolingModeName = PoolingMode.AVERAGE_COUNT_INCLUDE_PADDING,
         nan: NanPropagation | str = NanPropagation.PROPAGATE,
     ) -> PoolingSpec:
         """Return the pooling over the whole image, to one value for each channel.

@@ -24,6 +24,7 @@ from cudnnlite.enums import (
 from cudnnlite.errors import ArgumentError
 from cudnnlite.specs.frozen import FrozenSpec, display_value
 from cudnnlite.specs.layers import parse_probability
+from cudnnlite.specs.names import CellName, InputModeName, MathTypeName
 from cudnnlite.warn import warn_user
 
 # The gates in cuDNN's order, which is the order of its linear layer numbers.
@@ -117,7 +118,7 @@ class RNNSpec(FrozenSpec):
 
     def __init__(
         self,
-        cell: RNNMode | str,
+        cell: RNNMode | CellName,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -125,12 +126,12 @@ class RNNSpec(FrozenSpec):
         *,
         projection_size: int | None = None,
         bias: RNNBiasMode | str | bool = RNNBiasMode.DOUBLE,
-        input_mode: RNNInputMode | str = RNNInputMode.LINEAR,
+        input_mode: RNNInputMode | InputModeName = RNNInputMode.LINEAR,
         dropout: float = 0.0,
         clip: Iterable[float] | None = None,
         dtype: AnyDtype = "float32",
         compute_type: AnyDtype | None = None,
-        math_type: MathType | str = MathType.DEFAULT,
+        math_type: MathType | MathTypeName = MathType.DEFAULT,
     ) -> None:
         kind = parse_dtype(dtype)
         if kind not in _FLOATS:

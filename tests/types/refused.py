@@ -45,5 +45,18 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.ConvolutionSpec(paddding=1)  # error: call-arg
     dnn.RNNSpec("lstm", 3, "4")  # error: arg-type
     dnn.Hanlde()  # error: attr-defined
+    handle.empty((2, 3), "flaot32")  # error: arg-type
+    dnn.TensorSpec((1, 3, 8, 8), "half32")  # error: arg-type
+    dnn.RNNSpec("ltsm", 3, 4)  # error: arg-type
+    dnn.PoolingSpec(2, mode="maximum")  # error: arg-type
+    dnn.ActivationSpec("rellu")  # error: arg-type
+    dnn.ConvolutionSpec(math_type="tf_32")  # error: arg-type
+    dnn.convolution_forward(handle, x, x, epilogue="rellu")  # error: arg-type
+    dnn.activation_forward(handle, x, "rellu")  # error: arg-type
+    dnn.matmul(handle, x, x, activation="gelo")  # error: arg-type
+    dnn.softmax_forward(handle, x, mode="chanel")  # error: arg-type
+    dnn.batch_normalization_inference(handle, x, x, x, x, x, mode="spatal")  # error: arg-type
+    attention(handle, x, x, x, causal="bottom")  # error: call-overload
+    dnn.TuningPolicy(objective="speed")  # error: arg-type
     with dnn.TensorDescriptor((1, 2)) as x_desc:
         handle.api.cudnnDestroyFilterDescriptor(x_desc)  # error: arg-type

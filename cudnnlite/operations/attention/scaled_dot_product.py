@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from cudnnlite.arguments import integer, one_of, real_number
 from cudnnlite.devices.arrays import DeviceArray
@@ -35,7 +35,7 @@ def scaled_dot_product_attention_forward(
     v: Operand,
     *,
     scale: float | None = None,
-    causal: bool | str = False,
+    causal: bool | Literal["bottom_right"] = False,
     bias: Operand | None = None,
     q_lengths: Operand | Sequence[int] | None = None,
     kv_lengths: Operand | Sequence[int] | None = None,
@@ -154,7 +154,7 @@ def scaled_dot_product_attention_backward(
     stats: Operand,
     *,
     scale: float | None = None,
-    causal: bool | str = False,
+    causal: bool | Literal["bottom_right"] = False,
     bias: Operand | None = None,
     q_lengths: Operand | Sequence[int] | None = None,
     kv_lengths: Operand | Sequence[int] | None = None,

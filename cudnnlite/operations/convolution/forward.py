@@ -17,6 +17,7 @@ from cudnnlite.problems.convolution import DEFAULT_CONV
 from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec
+from cudnnlite.specs.names import GraphActivationName
 
 
 @convolution_operation(convolution.FORWARD)
@@ -27,7 +28,7 @@ def convolution_forward(
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     bias: Operand | None = None,
-    epilogue: Epilogue | str | None = None,
+    epilogue: Epilogue | GraphActivationName | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,

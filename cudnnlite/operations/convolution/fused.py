@@ -23,6 +23,7 @@ from cudnnlite.problems.operation import Operation
 from cudnnlite.problems.results import AlgorithmResult
 from cudnnlite.specs import ConvolutionSpec
 from cudnnlite.specs.layers import ActivationSpec
+from cudnnlite.specs.names import ActivationModeName
 
 
 @convolution_operation(fused_convolution.FUSED)
@@ -32,7 +33,7 @@ def convolution_bias_activation_forward(
     w: Operand,
     bias: Operand,
     conv: ConvolutionSpec = DEFAULT_CONV,
-    activation: ActivationSpec | ActivationMode | str = RELU,
+    activation: ActivationSpec | ActivationMode | ActivationModeName = RELU,
     *,
     z: Operand | None = None,
     alpha: float = 1.0,

@@ -21,6 +21,7 @@ from cudnnlite.plans.operation_plan import OperationPlan
 from cudnnlite.plans.replay import parse_replay
 from cudnnlite.problems.problem import Problem, problem_from_plain
 from cudnnlite.problems.results import AlgorithmResult
+from cudnnlite.specs.names import MathTypeName
 from cudnnlite.unknown import methods_of
 
 PlanT = TypeVar("PlanT", bound=OperationPlan[Any])
@@ -112,7 +113,7 @@ class Graph(GraphData):
         handle: Handle,
         *,
         engine: Engine | AlgorithmResult | str | None = None,
-        math_type: MathType | str = MathType.DEFAULT,
+        math_type: MathType | MathTypeName = MathType.DEFAULT,
         deterministic: bool = False,
         workspace_limit: int | str | None = None,
         replay: bool = False,

@@ -16,13 +16,14 @@ from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.activation import BACKWARD, FORWARD
 from cudnnlite.specs.layers import ActivationSpec
+from cudnnlite.specs.names import ActivationModeName, GraphActivationName
 
 
 @operation
 def activation_forward(
     handle: Handle,
     x: Operand,
-    activation: ActivationSpec | ActivationMode | str,
+    activation: ActivationSpec | ActivationMode | ActivationModeName | GraphActivationName,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -90,7 +91,7 @@ def activation_backward(
     y: Operand,
     dy: Operand,
     x: Operand,
-    activation: ActivationSpec | ActivationMode | str,
+    activation: ActivationSpec | ActivationMode | ActivationModeName | GraphActivationName,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,

@@ -28,6 +28,7 @@ from cudnnlite.problems.batch_normalization import (
 )
 from cudnnlite.specs.layers import ActivationSpec
 from cudnnlite.specs.layout import CHANNELS_LAST
+from cudnnlite.specs.names import ActivationModeName, BatchNormModeName
 
 # The mode that "auto" stands for in inference, where all spatial modes are the same.
 _AUTO = {"auto": BatchNormMode.SPATIAL}
@@ -42,7 +43,7 @@ def batch_normalization_inference(
     mean: Operand,
     variance: Operand,
     *,
-    mode: BatchNormMode | str = BatchNormMode.SPATIAL,
+    mode: BatchNormMode | BatchNormModeName = BatchNormMode.SPATIAL,
     epsilon: float = 1e-5,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -114,8 +115,8 @@ def batch_normalization_training(
     running_var: Operand | None = None,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
-    mode: BatchNormMode | str = "auto",
-    activation: ActivationSpec | ActivationMode | str | None = None,
+    mode: BatchNormMode | BatchNormModeName = "auto",
+    activation: ActivationSpec | ActivationMode | ActivationModeName | None = None,
     z: Operand | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -267,9 +268,9 @@ def batch_normalization_backward(
     saved_mean: Operand,
     saved_inv_variance: Operand,
     *,
-    mode: BatchNormMode | str = "auto",
+    mode: BatchNormMode | BatchNormModeName = "auto",
     epsilon: float = 1e-5,
-    activation: ActivationSpec | ActivationMode | str | None = None,
+    activation: ActivationSpec | ActivationMode | ActivationModeName | None = None,
     y: Operand | None = None,
     bias: Operand | None = None,
     reserve: AnyArray | None = None,

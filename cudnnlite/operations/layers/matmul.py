@@ -21,6 +21,7 @@ from cudnnlite.operations.layers.matrices import (
     parse_result_dtype,
 )
 from cudnnlite.specs import TensorSpec
+from cudnnlite.specs.names import GraphActivationName
 
 _OPTIONAL = frozenset({"bias", "a_descale", "b_descale"})
 _BIAS_DTYPES = (DataType.HALF, DataType.BFLOAT16, DataType.FLOAT)
@@ -33,7 +34,7 @@ def matmul(
     b: Operand,
     *,
     bias: Operand | None = None,
-    activation: str | None = None,
+    activation: GraphActivationName | None = None,
     alpha: float = 1.0,
     a_descale: Operand | None = None,
     b_descale: Operand | None = None,
@@ -112,15 +113,16 @@ def matmul(
     ...     print(y.shape, y.numpy()[0, :3])
     (64, 16) [16. 16. 16.]
     """
+    function = None
     if activation is not None:
-        activation = parse_activation(activation, "activation", "None")
+        function = parse_activation(activation, "activation", "None")
     numbers = parse_alpha(alpha)
     return GraphRequest(
         handle,
         "matmul",
         product_graph,
         {"a": a, "b": b, "bias": bias, "a_descale": a_descale, "b_descale": b_descale},
-        {"activation": activation, "dtype": parse_result_dtype(dtype), "has_alpha": bool(numbers)},
+        {"activation": function, "dtype": parse_result_dtype(dtype), "has_alpha": bool(numbers)},
         ("y",),
         out,
         workspace_limit,

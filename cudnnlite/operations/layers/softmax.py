@@ -9,6 +9,7 @@ from cudnnlite.enums import SoftmaxAlgorithm, SoftmaxMode
 from cudnnlite.plans.function import operation
 from cudnnlite.plans.request import Request
 from cudnnlite.problems.softmax import BACKWARD, FORWARD
+from cudnnlite.specs.names import SoftmaxAlgorithmName, SoftmaxModeName
 
 
 @operation
@@ -16,8 +17,8 @@ def softmax_forward(
     handle: Handle,
     x: Operand,
     *,
-    algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
-    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL,
+    algorithm: SoftmaxAlgorithm | SoftmaxAlgorithmName = SoftmaxAlgorithm.ACCURATE,
+    mode: SoftmaxMode | SoftmaxModeName = SoftmaxMode.CHANNEL,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
@@ -76,8 +77,8 @@ def softmax_backward(
     y: Operand,
     dy: Operand,
     *,
-    algorithm: SoftmaxAlgorithm | str = SoftmaxAlgorithm.ACCURATE,
-    mode: SoftmaxMode | str = SoftmaxMode.CHANNEL,
+    algorithm: SoftmaxAlgorithm | SoftmaxAlgorithmName = SoftmaxAlgorithm.ACCURATE,
+    mode: SoftmaxMode | SoftmaxModeName = SoftmaxMode.CHANNEL,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,

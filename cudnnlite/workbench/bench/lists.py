@@ -21,7 +21,7 @@ from cudnnlite.types import Problem
 from cudnnlite.workbench.tuning.problem_list import ProblemList
 
 _FOLDER = Path(__file__).parent / "lists"
-_DEEPBENCH_CELLS = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
+_DEEPBENCH_CELLS: dict[str, Any] = {"vanilla": "relu", "lstm": "lstm", "gru": "gru"}
 # A block as those of GPT-2 medium and BERT-large: the width, the heads and the steps.
 _WIDTH, _HEADS, _STEPS = 1024, 16, 512
 # Attention as in the benchmark of FlashAttention: the positions of all sequences, and the width of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from cudnnlite import AlgorithmResult
 from cudnnlite.arguments import instance_of, one_of, sequence, shown
@@ -166,16 +166,16 @@ class TuningPolicy:
 
     # The key of a tuning contains the fields that differ from `_LEFT_OUT`. So a new field makes no
     # cache invalid, and another default of an old field is written into new keys.
-    objective: str = "latency"
+    objective: Literal["latency", "device"] = "latency"
     workspace_limit: int | str | None = None
     deterministic: bool = False
     max_error: float | None = None
     math_type: MathType | str | None = None
     allow_tf32: bool = True
     layouts: Iterable[str] | None = None
-    interface: str | None = None
+    interface: Literal["descriptor", "graph"] | None = None
     flush_l2: bool = False
-    search: str = "heuristics"
+    search: Literal["heuristics", "engines"] = "heuristics"
     exclude: Iterable[Any] = ()
 
     def __post_init__(self) -> None:

@@ -316,7 +316,7 @@ def recurrent_problem(node: OnnxNode) -> Problem:
     _check_equations(node, attributes)
     x_shape, hidden_size = _check_weights(node, attributes, directions)
     lengths = node.constant(_LENGTHS)
-    cell_mode = activation if node.operation == "RNN" else node.operation.lower()
+    cell_mode: Any = activation if node.operation == "RNN" else node.operation.lower()
     spec = RNNSpec(
         cell_mode,
         x_shape[2],
