@@ -66,8 +66,8 @@ class CheckedCall:
     stream : Stream
         The handle's.
     checked : dict
-        By the addresses of arrays of these kinds, and that of the workspace, that passed the checks
-        lately: the addresses by the header's names.
+        The sets of addresses that passed the checks lately: those of the arrays, in their order,
+        and of the workspace -> the same by the header's names.
     """
 
     traits: list[Any]
@@ -326,7 +326,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         traits = None
         if isinstance(arrays[0], DeviceArray):  # other libraries' arrays have no traits
             traits = [getattr(array, "_traits", None) for array in arrays]
-        # What `_repeat` does where nothing differs, without its frame, which takes longer.
+        # The same as `_repeat` where nothing differs: its frames would take longer than its checks.
         last = self._last
         if (
             last is not None

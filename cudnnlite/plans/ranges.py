@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,10 +13,14 @@ from cudnnlite.errors import MissingPackageError
 VARIABLE = "CUDNNLITE_NVTX"  # read once, when cudnnlite is imported
 
 CallT = TypeVar("CallT", bound=Callable[..., Any])
+_thread = threading.local()  # `is_inside`: whether a call is in a range already
 
 
 def in_range(call: CallT) -> CallT:
-    """Return a plan's `__call__`: itself, or within a range if `CUDNNLITE_NVTX` is 1."""
+    """Return a method of a plan: itself, or within a range if `CUDNNLITE_NVTX` is 1.
+
+    A call that makes another call of a plan is one range.
+    """
     if os.environ.get(VARIABLE) != "1":
         return call
 
@@ -25,14 +30,24 @@ def in_range(call: CallT) -> CallT:
             import nvtx
         except ImportError as error:
             raise MissingPackageError(f"{VARIABLE}=1 needs nvtx: pip install nvtx") from error
-        with nvtx.annotate(_name_of(plan), domain="cudnnlite"):
+        if getattr(_thread, "is_inside", False):
             return call(plan, *arguments, **options)
+        _thread.is_inside = True
+        try:
+            with nvtx.annotate(_name_of(plan, call), domain="cudnnlite"):
+                return call(plan, *arguments, **options)
+        finally:
+            _thread.is_inside = False
 
     return call_in_range  # type: ignore[return-value]
 
 
-def _name_of(plan: Any) -> str:
-    """Return what a plan computes, and by which algorithm or engine."""
-    name = plan._description.removeprefix("plan of ")
+def _name_of(plan: Any, call: Callable[..., Any]) -> str:
+    """Return what a plan computes, by which algorithm or engine, and the method if it has a name."""
+    words = [plan._description.removeprefix("plan of ")]
     choice = getattr(plan, "choice", None)
-    return name if choice is None else f"{name}, {choice.algorithm}"
+    if choice is not None:
+        words.append(str(choice.algorithm))
+    if call.__name__ != "__call__":
+        words.append(call.__name__)
+    return ", ".join(words)

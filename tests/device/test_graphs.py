@@ -388,6 +388,24 @@ def test_lengths_are_arrays_or_integers(handle: dnn.Handle) -> None:
         np.testing.assert_array_equal(result, other)
     for result, other in zip(both(rows, None), both(rows, [40] * 3), strict=True):
         np.testing.assert_array_equal(result, other)
+    specs = {name: operand.spec for name, operand in operands.arrays.items()}
+    graphs = [
+        dnn.scaled_dot_product_attention_forward.graph(**specs, q_lengths=of_q, kv_lengths=of_k)
+        for of_q, of_k in ((rows, columns), (array(rows), array(columns).spec))
+    ]
+    assert graphs[0] == graphs[1]
+
+
+def test_lengths_of_integers_are_no_part_of_a_recorded_graph(handle: dnn.Handle) -> None:
+    operands = attention_operands(handle, (2, 2, 2, 8, 8, 16, 16), "float16")
+    out = dnn.scaled_dot_product_attention_forward(handle, **operands.arrays, kv_lengths=[3, 8])
+    with (
+        pytest.raises(dnn.errors.CaptureError, match="give q_lengths and kv_lengths as arrays"),
+        dnn.capture(handle),
+    ):
+        dnn.scaled_dot_product_attention_forward(
+            handle, **operands.arrays, kv_lengths=[3, 8], out=out
+        )
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -227,6 +227,30 @@ def test_a_value_that_is_refused_is_refused_at_every_call(handle: dnn.Handle, na
                 problem.run(**{name: value})
 
 
+@pytest.mark.parametrize("operands", ["the same", "others"])
+def test_a_call_that_is_repeated_says_that_c_failed(
+    handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, operands: str
+) -> None:
+    x, other = (handle.array(np.ones((2, 4, 6, 5), np.float32)) for _ in range(2))
+    with dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2)) as plan:
+        y = plan(x)
+        plan(x, out=y)
+        with monkeypatch.context() as patch:
+            patch.setattr(plan._prepared, "function", lambda *_: dnn.enums.Status.EXECUTION_FAILED)
+            with pytest.raises(dnn.CudnnError, match=r"EXECUTION_FAILED[\s\S]*x = TensorSpec"):
+                plan(x if operands == "the same" else other, out=y)
+        assert (plan(x, out=y).numpy() == 1).all()
+
+
+def test_a_plan_remembers_few_sets_of_addresses(own_handle: dnn.Handle) -> None:
+    arrays = [own_handle.array(np.full((1, 2, 4, 4), n, np.float32)) for n in range(40)]
+    with dnn.pooling_forward.plan(own_handle, arrays[0], dnn.PoolingSpec(2)) as plan:
+        y = plan(arrays[0])
+        for n, x in enumerate(arrays * 2):
+            assert (plan(x, out=y).numpy() == n % 40).all()
+        assert len(plan._last.checked) <= 16
+
+
 def test_an_interrupt_while_addresses_change_leaves_none_behind(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

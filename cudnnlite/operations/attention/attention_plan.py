@@ -228,6 +228,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         """Raise ArgumentError unless the weights are for this attention."""
         self._check_weights(weights)
 
+    @in_range
     def backward_data(
         self,
         reserve: AttentionReserve,
@@ -278,6 +279,7 @@ class AttentionPlan(StatefulPlan, Generic[OutputT]):
         reserve.finish(call._replace(dy=dy), has_gradients=True)
         return gradients
 
+    @in_range
     def backward_weights(
         self,
         reserve: AttentionReserve,

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from cudnnlite.arguments import integer
+from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import Operand
 from cudnnlite.devices.handle import Handle
+from cudnnlite.errors import CaptureError
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.specs import TensorSpec
 
@@ -43,15 +45,28 @@ def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> 
         return lengths
     batch, _, steps, _ = shape
     if lengths is None and handle is not None and not isinstance(sequences, TensorSpec):
-        return handle.full((batch, 1, 1, 1), steps, "int32")
-    if isinstance(lengths, (list, tuple)):
+        return _array(handle, name, [steps] * batch)
+    if isinstance(lengths, (list, tuple, range)):
         counts = [integer(count, f"{name}[{n}]", 1, steps) for n, count in enumerate(lengths)]
         if handle is None:
             return TensorSpec((len(counts), 1, 1, 1), "int32")
-        return handle.array(np.reshape(np.array(counts, np.int32), (-1, 1, 1, 1)))
+        return _array(handle, name, counts)
     if len(getattr(lengths, "shape", ())) != 1:
         return lengths
+    if handle is None:
+        lengths = getattr(lengths, "spec", lengths)
     if isinstance(lengths, TensorSpec):
         strides = (*lengths.strides, 1, 1, 1)
         return TensorSpec((*lengths.shape, 1, 1, 1), lengths.dtype, strides=strides)
     return lengths if handle is None else on_device(handle, lengths, name).reshape(-1, 1, 1, 1)
+
+
+def _array(handle: Handle, name: str, counts: list[int]) -> DeviceArray:
+    """Return a new array of lengths."""
+    try:
+        return handle.array(np.reshape(np.array(counts, np.int32), (-1, 1, 1, 1)))
+    except CaptureError as error:
+        raise CaptureError(
+            f"{name} needs memory, which cannot be allocated while a CUDA graph is recorded: give "
+            "q_lengths and kv_lengths as arrays"
+        ) from error

@@ -74,8 +74,9 @@ def scaled_dot_product_attention_forward(
         The number of steps of queries, and of keys and values, in each sequence, from 1 on: an
         int32 array of shape ``(batch,)`` or ``(batch, 1, 1, 1)``, packed, or integers, which each
         call copies to the device.  If a call has one alone, all steps of the other are valid; a
-        plan and a graph have both.  Beyond q_lengths, float16 and bfloat16 outputs are zero, and
-        float32 outputs are not written; stats are undefined there.
+        plan and a graph take both, and a plan is called with arrays of ``(batch, 1, 1, 1)``.
+        Beyond q_lengths, float16 and bfloat16 outputs are zero, and float32 outputs are not
+        written; stats are undefined there.
     window : int, optional
         A query of step t attends to the keys of the steps after ``t - window``; earlier keys are
         masked.  Keys after step t are not masked, unless `causal` is true.

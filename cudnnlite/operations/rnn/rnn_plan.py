@@ -235,6 +235,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         space.finish(ForwardCall(self.key, data, weights, x, hx, cx, y))
         return RNNTrainingOutput(y, hy, cy, space)  # type: ignore[return-value]
 
+    @in_range
     def backward_data(
         self,
         reserve: RNNReserve,
@@ -308,6 +309,7 @@ class RNNPlan(StatefulPlan, Generic[OutputT]):
         reserve.finish(call, has_gradients=True)
         return RNNGradients(dx, dhx, dcx)
 
+    @in_range
     def backward_weights(
         self, reserve: RNNReserve, *, out: RNNWeights | None = None, accumulate: bool = False
     ) -> RNNWeights:
