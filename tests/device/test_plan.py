@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cudnnlite as dnn
-from cudnnlite._raw.calls import PreparedCall
+from cudnnlite._raw.calls import CFunction, PreparedCall
 
 from .problems import PATTERN, Problem, fill, memory_of, poisoned, upload, with_gaps
 
@@ -232,13 +232,23 @@ def test_a_call_that_is_repeated_says_that_c_failed(
     handle: dnn.Handle, monkeypatch: pytest.MonkeyPatch, operands: str
 ) -> None:
     x, other = (handle.array(np.ones((2, 4, 6, 5), np.float32)) for _ in range(2))
-    with dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2)) as plan:
+    function, fails = handle.api.cudnnPoolingForward, []
+
+    def pooling(*arguments: Any) -> Any:
+        return fails[0] if fails else function.call(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            handle.api, "cudnnPoolingForward", CFunction(pooling, function.record, function.check)
+        )
+        plan = dnn.pooling_forward.plan(handle, x, dnn.PoolingSpec(2))
+    with plan:
         y = plan(x)
         plan(x, out=y)
-        with monkeypatch.context() as patch:
-            patch.setattr(plan._prepared, "function", lambda *_: dnn.enums.Status.EXECUTION_FAILED)
-            with pytest.raises(dnn.CudnnError, match=r"EXECUTION_FAILED[\s\S]*x = TensorSpec"):
-                plan(x if operands == "the same" else other, out=y)
+        fails.append(dnn.enums.Status.EXECUTION_FAILED)
+        with pytest.raises(dnn.CudnnError, match=r"EXECUTION_FAILED[\s\S]*x = TensorSpec"):
+            plan(x if operands == "the same" else other, out=y)
+        fails.clear()
         assert (plan(x, out=y).numpy() == 1).all()
 
 
