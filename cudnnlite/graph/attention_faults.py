@@ -11,6 +11,7 @@ from cudnnlite.graph.questions import (
     LENGTHS,
     VECTOR_BYTES,
     behind_products,
+    factors_of,
     has_bias_gradient,
     in_memory,
     is_gradient_of_attention,
@@ -146,8 +147,7 @@ def _tensors_of_products(graph: GraphData) -> list[TensorRecord]:
     operands: set[int] = set()
     results: set[int] = set()
     for node in products_of(graph):
-        for name in ("adesc", "bdesc"):
-            operands.update(dict(node.reads).get(name, ()))
+        operands.update(factors_of(node))
         results.update(node.written_numbers)
     for node in graph.nodes:
         if mode_of(node) == "MUL" and not operands.isdisjoint(node.read_numbers):

@@ -319,7 +319,7 @@ def _with_notes(
     if notes is None:
         notes = frozenset(native.get("numerical_note")), frozenset(native.get("behavior_note"))
         graph.engine_notes[engine.index] = notes
-    return Configuration(engine, descriptor, graph.api.engine_version, *notes)
+    return Configuration(engine, descriptor, descriptor.api.engine_version, *notes)
 
 
 def configure(graph: OperationGraph, engine: Engine, stack: ExitStack) -> Configuration:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, cast
 
-from cudnnlite._raw.api import CudnnApi
 from cudnnlite._raw.enums import BackendBehaviorNote, BackendNumericalNote
 from cudnnlite._raw.noncopyable import NonCopyable
 from cudnnlite.graph.backend_descriptor import BackendDescriptor
@@ -33,8 +32,6 @@ class OperationGraph(NonCopyable):
 
     Attributes
     ----------
-    api : CudnnApi
-        The function table.
     device : dict
         The attribute that describes a device without a handle to cuDNN; otherwise empty.
     engine_notes : dict
@@ -49,7 +46,6 @@ class OperationGraph(NonCopyable):
         device_properties: BackendDescriptor | None = None,
     ) -> None:
         self.handle = handle
-        self.api: CudnnApi = handle if isinstance(handle, CudnnApi) else handle.api
         self.data = data
         self._stack = stack
         self.device: dict[str, Any] = {}

@@ -41,6 +41,12 @@ def products_of(graph: GraphData) -> list[Node]:
     return [node for node in graph.nodes if node.kind == "MATMUL"]
 
 
+def factors_of(product: Node) -> list[int]:
+    """Return the numbers of the matrices that a product multiplies."""
+    reads = dict(product.reads)
+    return [number for name in ("adesc", "bdesc") for number in reads.get(name, ())]
+
+
 def behind_products(graph: GraphData) -> set[int]:
     """Return the numbers of the tensors that are computed from the result of a product."""
     computed: set[int] = set()
@@ -55,11 +61,8 @@ def is_gradient_of_attention(graph: GraphData) -> bool:
 
     An attention has one product of two operands in memory, those of the scores.
     """
-    factors = [
-        [number for name in ("adesc", "bdesc") for number in dict(node.reads).get(name, ())]
-        for node in products_of(graph)
-    ]
-    return [len(in_memory(graph, numbers)) for numbers in factors].count(2) > 1
+    in_both = [node for node in products_of(graph) if len(in_memory(graph, factors_of(node))) == 2]
+    return len(in_both) > 1
 
 
 def is_attention(graph: GraphData) -> bool:

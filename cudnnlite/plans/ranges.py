@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cudnnlite.errors import MissingPackageError
 
@@ -39,7 +39,7 @@ def in_range(call: CallT) -> CallT:
         finally:
             _thread.is_inside = False
 
-    return call_in_range  # type: ignore[return-value]
+    return cast("CallT", call_in_range)
 
 
 def _name_of(plan: Any, call: Callable[..., Any]) -> str:
