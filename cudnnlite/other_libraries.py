@@ -152,7 +152,7 @@ MODULE: Mapping[str, str] = {
             "relu6": "clipped_relu",
         }.items()
     },
-    "mish": "it is dnn.matmul(..., activation='mish'), dnn.convolution_forward(..., epilogue='mish')",
+    "mish": "it is dnn.matmul(..., activation='mish') or dnn.convolution_forward",
     "softmax": "it is dnn.softmax_forward(handle, x)",
     "log_softmax": "it is dnn.softmax_forward(handle, x, algorithm='log')",
     **dict.fromkeys(
@@ -207,6 +207,8 @@ MODULE: Mapping[str, str] = {
         "the page 'From PyTorch' lists each function's name here",
     ),
     "no_grad": _NO_GRADIENTS,
+    "autotune": "it is dnn.autotuned(handle), a context; dnn.tune(handle, operation, ...) is a table",
+    "find": "convolutions have it: dnn.convolution_forward.find; dnn.tune measures any operation",
     **dict.fromkeys(
         ("float16", "half", "bfloat16", "float32", "float", "float64", "double", "int8", "int32"),
         "data types are texts: handle.zeros(shape, 'float32')",
@@ -222,10 +224,7 @@ MODULE: Mapping[str, str] = {
 SYNONYMS: Mapping[str, Mapping[str, str]] = {"ActivationMode": {"silu": "swish"}}
 
 _SUBTRACTION = "'add' with alpha2=-1"
-_OF_GRAPHS = (
-    "an activation of graphs: dnn.matmul(..., activation={0!r}), "
-    "dnn.convolution_forward(..., epilogue={0!r})"
-)
+_OF_GRAPHS = "an activation of graphs: activation={0!r} of dnn.matmul and dnn.convolution_forward"
 # What other libraries call members of the enums, by the enum -> what to write.
 CHOICES: Mapping[str, Mapping[str, str]] = {
     "OpTensorOp": {
@@ -281,8 +280,14 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "kernel_size": "it is window=",
         "count_include_pad": "it is mode='average_count_include_padding', or ..._exclude_padding",
     },
-    "convolution_forward": {"activation": "it is epilogue="},
-    "matmul": {"epilogue": "it is activation="},
+    "convolution_": {
+        "epilogue": "it is activation=",
+        "allow_tf32": "it is dnn.ConvolutionSpec(math_type='tf32'), the default, or 'true_float32'",
+    },
+    "matmul": {
+        "epilogue": "it is activation=",
+        "allow_tf32": "it is math_type='tf32', the default, or 'true_float32'",
+    },
     "batch_normalization_": {
         "eps": "it is epsilon=",
         "training": "batch_normalization_training and ..._inference are two functions",

@@ -49,7 +49,7 @@ KINDS: dict[str, Call] = {
             "x": Operand((2, 8, 6, 5), "float16", "last"),
             "w": Operand((8, 8, 3, 3), "float16", "last"),
         },
-        options={"conv": dnn.ConvolutionSpec(1), "epilogue": "relu"},
+        options={"conv": dnn.ConvolutionSpec(1), "activation": "relu"},
     ),
     "graph": CALLS["matmul"],
     "graph with outputs in scratch": CALLS["scaled_dot_product_attention_forward"],

@@ -175,7 +175,7 @@ COPIED: dict[str, Call] = {
     "layer normalisation": CALLS["layer_normalization_forward"],
     "attention": CALLS["scaled_dot_product_attention_forward"],
     "epilogue": Call(
-        "convolution_forward", HALF, {"conv": dnn.ConvolutionSpec(1), "epilogue": "relu"}
+        "convolution_forward", HALF, {"conv": dnn.ConvolutionSpec(1), "activation": "relu"}
     ),
     "activation by a graph": CALLS["activation_forward"].changed(activation="gelu"),
 }

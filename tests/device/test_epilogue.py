@@ -1,4 +1,4 @@
-"""`convolution_forward(..., epilogue=)`: pointwise operations in the kernel of a convolution, against ONNX and NumPy."""
+"""`convolution_forward(..., activation=)`: pointwise operations in the kernel of a convolution, against ONNX and NumPy."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Case:
             *self.operands,
             self.conv,
             **self.options,
-            **{"out": poisoned(self.handle, spec), "epilogue": epilogue} | options,
+            **{"out": poisoned(self.handle, spec), "activation": epilogue} | options,
         )
 
     def check(self, result: dnn.DeviceArray, expected: Array) -> None:
@@ -136,7 +136,7 @@ def test_operands_in_several_layouts(
         out = poisoned(handle, spec)
         try:
             result = dnn.convolution_forward(
-                handle, x, w, case.conv, **case.options, epilogue=activation, out=out
+                handle, x, w, case.conv, **case.options, activation=activation, out=out
             )
         except (dnn.NotSupportedError, dnn.errors.BadParamError):
             continue
@@ -152,7 +152,7 @@ def test_functions_of_the_result(handle: dnn.Handle, name: str, dtype: str) -> N
     for _ in range(2):
         case.check(case.call(epilogue), formula(case.y))
     plan = dnn.convolution_forward.plan(
-        handle, *case.operands, case.conv, **case.options, epilogue=epilogue
+        handle, *case.operands, case.conv, **case.options, activation=epilogue
     )
     with plan:
         assert isinstance(plan.choice.algorithm, dnn.types.Engine)
@@ -183,7 +183,7 @@ def test_a_function_is_asked_once_a_call(handle: dnn.Handle) -> None:
     case.check(case.call(lambda graph, y: y * 2.0), 2 * case.y)
     operands = (*case.operands, *case.options.values())
     plan = dnn.convolution_forward.plan(
-        handle, *case.operands, case.conv, **case.options, epilogue=anneal
+        handle, *case.operands, case.conv, **case.options, activation=anneal
     )
     with plan:
         case.check(plan(*operands), 4 * case.y)
@@ -225,7 +225,7 @@ def test_a_choice_between_values_has_no_engine(handle: dnn.Handle) -> None:
     )
     with pytest.raises(dnn.NotSupportedError, match="BINARY_SELECT"):
         dnn.convolution_forward(
-            handle, x, w, epilogue=lambda graph, y: graph.where(y > 0.0, y, y * 0.1)
+            handle, x, w, activation=lambda graph, y: graph.where(y > 0.0, y, y * 0.1)
         )
 
 
@@ -234,7 +234,7 @@ def test_plans_replay_and_take_engines(handle: dnn.Handle) -> None:
     operands = (*case.operands, *case.options.values())
     expected = ACTIVATIONS["gelu"](case.y)
     plan = dnn.convolution_forward.plan(
-        handle, *case.operands, case.conv, **case.options, epilogue="gelu", replay=True
+        handle, *case.operands, case.conv, **case.options, activation="gelu", replay=True
     )
     with plan:
         for _ in range(3):
@@ -261,7 +261,7 @@ def test_the_problem_is_a_graph(handle: dnn.Handle) -> None:
     """Which can be planned, saved and tuned."""
     case = Case(handle)
     problem = dnn.convolution_forward.problem(
-        *case.operands, case.conv, **case.options, epilogue="gelu"
+        *case.operands, case.conv, **case.options, activation="gelu"
     )
     assert [row[1] for row in problem.graph.rows()] == ["CONVOLUTION_FORWARD", "ADD", "GELU_FWD"]
     with problem.graph.plan(handle) as plan:

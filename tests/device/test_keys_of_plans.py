@@ -77,8 +77,8 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "convolution_forward": {
         **CONVOLUTIONS,
         "bias": {"bias": BIAS},
-        "epilogue": {"epilogue": "relu"},
-        "other epilogue": {"epilogue": "gelu"},
+        "epilogue": {"activation": "relu"},
+        "other epilogue": {"activation": "gelu"},
     },
     "convolution_bias_activation_forward": {
         **CONVOLUTIONS,

@@ -171,7 +171,7 @@ def convolution_forward(d: Draw) -> Call:
             bias = d.operand("bias", (1, filters[0], *(1,) * len(out)), dtype, packed=True)
             values, magnitude = values + bias, magnitude + np.abs(bias)
         epilogue = d.pick((*EPILOGUES,))
-        options["epilogue"] = epilogue
+        options["activation"] = epilogue
         values, magnitude = activated(values, magnitude, EPILOGUES[epilogue])
     expected = _product(values, magnitude, dtype, operands, open=_lost(values, magnitude, dtype))
     ways = WAYS if blends else ()

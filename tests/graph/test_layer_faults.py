@@ -255,7 +255,7 @@ def test_layouts_behind_which_activations_are_wrong(
         for shape, letter in zip(shapes, layouts, strict=True)
     )
     bias = dnn.TensorSpec((1, 4, 1, 1))
-    problem = dnn.convolution_forward.problem(x, w, bias=bias, epilogue=activation, out=y)
+    problem = dnn.convolution_forward.problem(x, w, bias=bias, activation=activation, out=y)
     reason = why_engine_is_wrong(engine, problem.graph, 91900)
     if activation == "relu" or engine == 0 or layouts == "LLL":
         assert reason is None
@@ -267,5 +267,5 @@ def test_layouts_behind_which_activations_are_wrong(
 def test_images_of_one_channel_or_pixel_have_every_layout() -> None:
     x, w, y = dnn.TensorSpec((2, 1, 5, 6)), dnn.TensorSpec((4, 1, 2, 2)), (2, 4, 4, 5)
     out = dnn.TensorSpec(y, layout="NHWC")
-    problem = dnn.convolution_forward.problem(x, w, epilogue="gelu", out=out)
+    problem = dnn.convolution_forward.problem(x, w, activation="gelu", out=out)
     assert why_engine_is_wrong(7, problem.graph, 91900) is None

@@ -67,7 +67,7 @@ class Bench(case.Bench):
         """Make a plan of a convolution of float16 with an epilogue."""
         x, w = (dnn.TensorSpec((2, 16, 8, 8), "float16", "NHWC") for _ in range(2))
         w = dnn.FilterSpec((16, 16, 3, 3), "float16", "NHWC")
-        options = {"epilogue": epilogue} | changes
+        options = {"activation": epilogue} | changes
         return dnn.convolution_forward.plan(self.handle, x, w, dnn.ConvolutionSpec(1), **options)
 
     def elsewhere(self) -> dnn.DeviceArray:
@@ -196,37 +196,41 @@ GRAPH_CASES: dict[str, Case] = {
         lambda b: b.fuse("relu", algorithm="GEMM"), "^algorithm='GEMM'; allowed with an epilogue"
     ),
     "epilogue_misspelt": Case(
-        lambda b: b.fuse("gleu"), "^epilogue='gleu'; allowed: .*; did you mean gelu"
+        lambda b: b.fuse("gleu"), "^activation='gleu'; allowed: .*; did you mean gelu"
     ),
     "epilogue_as_the_message_says": Case(
         lambda b: b.fuse("a function (graph, y) -> tensor"),
-        r"^epilogue='a function \(graph, y\) -> tensor'; allowed",
+        r"^activation='a function \(graph, y\) -> tensor'; allowed",
     ),
-    "epilogue_number": Case(lambda b: b.fuse(3), "^epilogue=3; allowed"),
+    "epilogue_number": Case(lambda b: b.fuse(3), "^activation=3; allowed"),
     "epilogue_of_one": Case(
         lambda b: b.fuse(lambda y: y),
-        r"^epilogue must take \(graph, y\): .* takes 1 positional",
+        r"^activation must take \(graph, y\): .* takes 1 positional",
     ),
     "epilogue_of_three": Case(
-        lambda b: b.fuse(lambda graph, y, z: y), r"^epilogue must take \(graph, y\): .* missing"
+        lambda b: b.fuse(lambda graph, y, z: y), r"^activation must take \(graph, y\): .* missing"
     ),
-    "epilogue_returns_a_number": Case(lambda b: b.fuse(lambda graph, y: 3), "^epilogue returns 3"),
+    "epilogue_returns_a_number": Case(
+        lambda b: b.fuse(lambda graph, y: 3), "^activation returns 3"
+    ),
     "epilogue_makes_an_input": Case(
         lambda b: b.fuse(lambda graph, y: y + graph.input("q", (1, 16, 1, 1))),
-        "^epilogue makes q",
+        "^activation makes q",
     ),
     "epilogue_makes_an_output": Case(
-        lambda b: b.fuse(lambda graph, y: graph.output("z", y)), "^epilogue makes z"
+        lambda b: b.fuse(lambda graph, y: graph.output("z", y)), "^activation makes z"
     ),
     "epilogue_of_another_shape": Case(
         lambda b: b.fuse(lambda graph, y: graph.reduce("ADD", y)),
-        r"^epilogue returns a tensor of shape \(2, 16",
+        r"^activation returns a tensor of shape \(2, 16",
     ),
     "epilogue_of_another_graph": Case(
         lambda b: b.fuse(lambda graph, y: dnn.Graph().input("a", (1,))),
-        "^epilogue returns .*tensor",
+        "^activation returns .*tensor",
     ),
-    "epilogue_of_a_search": Case(lambda b: b.find(epilogue="relu"), "epilogue is given to find"),
+    "epilogue_of_a_search": Case(
+        lambda b: b.find(activation="relu"), "activation is given to find"
+    ),
     "interface_unknown": Case(
         lambda b: b.call(interface="engine"), r"interface=.*'descriptor', 'graph'"
     ),

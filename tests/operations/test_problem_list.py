@@ -203,7 +203,7 @@ def graph_problem() -> Problem:
         dnn.TensorSpec((2, 8, 9, 7), "float16", "NHWC"),
         dnn.FilterSpec((16, 8, 3, 3), "float16", "NHWC"),
     )
-    return convolution_forward.problem(x, w, epilogue="gelu")
+    return convolution_forward.problem(x, w, activation="gelu")
 
 
 def test_graphs_come_back_from_a_file(tmp_path):

@@ -51,7 +51,7 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.PoolingSpec(2, mode="maximum")  # error: arg-type
     dnn.ActivationSpec("rellu")  # error: arg-type
     dnn.ConvolutionSpec(math_type="tf_32")  # error: arg-type
-    dnn.convolution_forward(handle, x, x, epilogue="rellu")  # error: arg-type
+    dnn.convolution_forward(handle, x, x, activation="rellu")  # error: arg-type
     dnn.activation_forward(handle, x, "rellu")  # error: arg-type
     dnn.matmul(handle, x, x, activation="gelo")  # error: arg-type
     dnn.softmax_forward(handle, x, mode="chanel")  # error: arg-type

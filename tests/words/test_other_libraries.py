@@ -345,4 +345,4 @@ def test_silu_is_swish(handle, x):
     silu, swish = (dnn.activation_forward(handle, x, name).numpy() for name in ("silu", "SWISH"))
     np.testing.assert_array_equal(silu, swish)
     assert dnn.ActivationSpec("SiLU") == dnn.ActivationSpec("swish")
-    assert parse_activation("silu", "epilogue") == "swish"
+    assert parse_activation("silu", "activation") == "swish"

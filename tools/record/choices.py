@@ -217,7 +217,7 @@ def fused() -> Iterator[tuple[str, Case]]:
         yield f"bias behind, {dtype} {layout}", Case(DIRECTIONS[0], operands, options)
     for epilogue, layout in itertools.product(("relu", "gelu", "leaky_relu"), ("first", "last")):
         operands, options = _convolution(DIRECTIONS[0], "plain", "float16", layout)
-        options["epilogue"] = epilogue
+        options["activation"] = epilogue
         yield f"epilogue {epilogue} {layout}", Case(DIRECTIONS[0], operands, options)
     for dtype, filters in itertools.product(("float16", "float32"), ("first", "last")):
         operands, options = _convolution(DIRECTIONS[0], "plain", dtype, "last")

@@ -133,7 +133,7 @@ def epilogues() -> Iterator[Case]:
                 operands = [uploaded(handle, host, dtype, layout) for host in hosts]
                 bias = operands[2] if has_bias else None
                 made = dnn.convolution_forward.plan(
-                    handle, *operands[:2], conv, bias=bias, epilogue=epilogue
+                    handle, *operands[:2], conv, bias=bias, activation=epilogue
                 )
                 return made, operands if has_bias else operands[:2]
 

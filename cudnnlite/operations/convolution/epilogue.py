@@ -36,20 +36,20 @@ class EpilogueRequest(ConvolutionRequest):
 
     Parameters
     ----------
-    epilogue : callable or str
+    activation : callable or str
         (graph, y) -> what is written, or the name of an activation.
     others
         As in `ConvolutionRequest`.
     """
 
-    __slots__ = ("_graph", "epilogue")
+    __slots__ = ("_graph", "activation")
 
-    def __init__(self, epilogue: Epilogue | str, *arguments: Any) -> None:
+    def __init__(self, activation: Epilogue | str, *arguments: Any) -> None:
         super().__init__(*arguments)
-        if not callable(epilogue):
+        if not callable(activation):
             function = "a function (graph, y) -> tensor"
-            epilogue = parse_activation(epilogue, "epilogue", function)
-        self.epilogue = epilogue
+            activation = parse_activation(activation, "activation", function)
+        self.activation = activation
         self._graph: Graph | None = None
         self._check_arguments()
 
@@ -78,8 +78,8 @@ class EpilogueRequest(ConvolutionRequest):
         A function may write another graph each time: the graph itself is part of the key.
         """
         key = super().key()
-        if isinstance(self.epilogue, str):
-            return (*key, self.epilogue)
+        if isinstance(self.activation, str):
+            return (*key, self.activation)
         return (*key, self.epilogue_graph())
 
     def make_and_keep_plan(self, key: tuple[Any, ...]) -> OperationPlan[DeviceArray]:
@@ -120,7 +120,7 @@ class EpilogueRequest(ConvolutionRequest):
 
     def _refuse_ranking(self, function_name: str) -> NoReturn:
         raise ArgumentError(
-            f"epilogue is given to {function_name}, which ranks the algorithms of the descriptor call; "
+            f"activation is given to {function_name}, which ranks the algorithms of the descriptor call; "
             "Tuner.tune ranks the engines of the graph, which problem(...).graph is"
         )
 
@@ -145,30 +145,30 @@ class EpilogueRequest(ConvolutionRequest):
         result = self._apply(graph, y)
         if result.shape != y.shape:
             raise ArgumentError(
-                f"epilogue returns a tensor of shape {result.shape}; needed: {y.shape}"
+                f"activation returns a tensor of shape {result.shape}; needed: {y.shape}"
             )
         add_output(graph, "y", result, problem.y)
         return graph
 
     def _apply(self, graph: Graph, y: GraphTensor) -> GraphTensor:
         """Return the result of the epilogue on y; ArgumentError if it is no tensor of the graph."""
-        if isinstance(self.epilogue, str):
-            return ACTIVATIONS[self.epilogue](graph, y)
+        if isinstance(self.activation, str):
+            return ACTIVATIONS[self.activation](graph, y)
         inputs = [*graph.inputs]
         try:
-            result = self.epilogue(graph, y)
+            result = self.activation(graph, y)
         except TypeError as error:
             if was_entered(error):
                 raise
-            raise ArgumentError(f"epilogue must take (graph, y): {error}") from error
+            raise ArgumentError(f"activation must take (graph, y): {error}") from error
         if not isinstance(result, GraphTensor) or result.graph is not graph:
             raise ArgumentError(
-                f"epilogue returns {shown(result)}; needed: a tensor of the graph that it is given"
+                f"activation returns {shown(result)}; needed: a tensor of the graph that it is given"
             )
         added = [name for name in (*graph.inputs, *graph.outputs) if name not in inputs]
         if added:
             raise ArgumentError(
-                f"epilogue makes {', '.join(added)}; allowed: what it computes of y and of "
+                f"activation makes {', '.join(added)}; allowed: what it computes of y and of "
                 "numbers, for a call has no further arrays; a Graph has them: (1, C, 1, 1), "
                 "(N, 1, H, W), or (N, C, H, W)"
             )

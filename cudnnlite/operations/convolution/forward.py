@@ -28,7 +28,7 @@ def convolution_forward(
     conv: ConvolutionSpec = DEFAULT_CONV,
     *,
     bias: Operand | None = None,
-    epilogue: Epilogue | GraphActivationName | None = None,
+    activation: Epilogue | GraphActivationName | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     out: AnyArray | None = None,
@@ -62,7 +62,7 @@ def convolution_forward(
         for integers.  The convolution's kernel adds it if cuDNN has such a kernel: an engine, or
         `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
         `cudnnAddTensor` adds it.  ``plan.choice`` names the way.
-    epilogue : callable or str, optional
+    activation : callable or str, optional
         What follows in the same kernel: a function of the graph and of y, a tensor of it, that
         returns another one, such as ``lambda graph, y: graph.gelu(y)``; or the name of an
         activation: "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish",
@@ -151,7 +151,7 @@ def convolution_forward(
     >>> with dnn.Handle() as handle:
     ...     x = handle.array(np.ones((1, 3, 8, 8)), dtype="float16", layout="NHWC")
     ...     w = handle.array(np.ones((4, 3, 3, 3)), dtype="float16", layout="NHWC")
-    ...     y = dnn.convolution_forward(handle, x, w, epilogue=lambda graph, y: graph.gelu(y * 0.5))
+    ...     y = dnn.convolution_forward(handle, x, w, activation=lambda graph, y: graph.gelu(y * 0.5))
     ...     print(y.numpy()[0, 0, 0, 0])
     13.5
     """
@@ -177,6 +177,6 @@ def convolution_forward(
         interface,
         replay,
     )
-    if epilogue is not None:
-        return EpilogueRequest(epilogue, *arguments)
+    if activation is not None:
+        return EpilogueRequest(activation, *arguments)
     return ConvolutionRequest(*arguments)
