@@ -39,7 +39,6 @@ from cudnnlite.errors import (
     CudnnError,
     CudnnliteError,
     DeviceMemoryError,
-    LibraryNotFoundError,
     NoAlgorithmError,
     NoDeviceError,
     NotSupportedError,
@@ -142,6 +141,7 @@ if TYPE_CHECKING:
     from cudnnlite.workbench.tuning.policy import TuningPolicy
     from cudnnlite.workbench.tuning.problem_list import ProblemList
     from cudnnlite.workbench.tuning.recording import record_problems
+    from cudnnlite.workbench.tuning.tune import tune
     from cudnnlite.workbench.tuning.tuner import Tuner, autotuned
 
 __all__ = [
@@ -168,7 +168,6 @@ __all__ = [
     "Graph",
     "Handle",
     "LRNSpec",
-    "LibraryNotFoundError",
     "MathType",
     "NoAlgorithmError",
     "NoDeviceError",
@@ -252,6 +251,7 @@ __all__ = [
     "trace",
     "transform_filter",
     "transform_tensor",
+    "tune",
     "tune_model",
     "types",
     "workbench",

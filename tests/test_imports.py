@@ -143,6 +143,7 @@ PLUMBING = {
     # plans
     "plans.capture",
     "plans.choice",
+    "plans.function",
     "plans.graph_call",
     "plans.graph_plan",
     "plans.operands",

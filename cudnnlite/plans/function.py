@@ -226,10 +226,10 @@ class OperationFunction(Generic[P, ResultT]):
 
         def __getattr__(self, name: str) -> Any:
             """Raise AttributeError; if other operations have `name`, say what this one has."""
-            if name == "find" and "heuristic" in vars(self):
+            if name == "find" and ("heuristic" in vars(self) or "graph" in vars(self)):
                 raise AttributeError(
                     f"{self.__name__} has no find: cuDNN has no search for it; "
-                    f"dnn.Tuner(handle).tune({self.__name__}.problem(...)) measures"
+                    f"dnn.tune(handle, dnn.{self.__name__}, ...) measures"
                 )
             if name in ("find", "heuristic"):
                 described_by = "graph" if "graph" in vars(self) else "problem"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cudnnlite.workbench.tuning.policy import TuningPolicy
     from cudnnlite.workbench.tuning.problem_list import ListedProblem, ProblemList, SkippedNode
     from cudnnlite.workbench.tuning.recording import record_problems
+    from cudnnlite.workbench.tuning.tune import tune
     from cudnnlite.workbench.tuning.tuned_problem import TunedProblem
     from cudnnlite.workbench.tuning.tuner import Tuner, autotuned
 
@@ -40,6 +41,7 @@ __all__ = [
     "problems_from_onnx",
     "record_problems",
     "trace",
+    "tune",
     "tune_model",
 ]
 
@@ -62,6 +64,7 @@ _MODULES = {
     "problems_from_onnx": "tuning.onnx.model_problems",
     "record_problems": "tuning.recording",
     "trace": "tracing.trace",
+    "tune": "tuning.tune",
     "tune_model": "tuning.model",
 }
 

@@ -143,7 +143,7 @@ def test_a_function_of_other_operations_is_refused_with_a_reason():
 
 def test_the_search_for_a_network_is_the_tuners():
     with pytest.raises(
-        AttributeError, match=r"rnn_forward has no find: .*dnn\.Tuner\(handle\)\.tune"
+        AttributeError, match=r"rnn_forward has no find: .*dnn\.tune\(handle, dnn\.rnn_forward"
     ):
         _ = dnn.rnn_forward.find
 

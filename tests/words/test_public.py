@@ -77,10 +77,11 @@ ABOVE_CUDNN = {
     "problems_from_onnx",
     "record_problems",
     "trace",
+    "tune",
     "tune_model",
 }
 # Functions of a handle that run nothing of cuDNN's by themselves.
-NO_OPERATIONS = {"autotuned", "capture"}
+NO_OPERATIONS = {"autotuned", "capture", "tune"}
 CONVOLUTIONS = {
     "convolution_backward_data",
     "convolution_backward_filter",
@@ -142,6 +143,7 @@ OPERANDS = {
     "problems_from_onnx": "model",
     "record_problems": "",
     "trace": "",
+    "tune": "handle operation arguments options",
     "tune_model": "problems",
     "rms_normalization_backward": "handle dy x scale inv_variance",
     "rms_normalization_forward": "handle x scale",
