@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cudnnlite.arguments import real_number, shown
@@ -161,6 +161,15 @@ class AlgorithmResult(Measurement, Choice):
         same = f"here the same kernel as {self.same_kernel}" if self.same_kernel else ""
         noise = WITHIN_NOISE if self.within_noise else ""
         return "; ".join(filter(None, (self.remark, same, noise)))
+
+    def __repr__(self) -> str:
+        """Return the arguments that make the result, without those that have their default."""
+        arguments = [
+            f"{attribute.name}={getattr(self, attribute.name)!r}"
+            for attribute in fields(self)
+            if attribute.repr and getattr(self, attribute.name) != attribute.default
+        ]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def __str__(self) -> str:
         time = "" if self.time_ms is None else f", {self.time_ms:.4g} ms"

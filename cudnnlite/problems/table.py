@@ -25,13 +25,14 @@ from cudnnlite.sizes import format_size, parse_size
 from cudnnlite.texts import aligned, figure, yes_or_no
 
 _PLAIN = (bool, int, float, str, type(None))
+_MOST_NAMES = 6  # of candidates that a line of the printed table has
 
 
 class AlgorithmTable(Sequence[AlgorithmResult]):
     """Every candidate of a search, the best first and the failed ones last.
 
-    It prints as a table, also in a notebook, in which candidates that were timed as one kernel
-    share a row.
+    It prints as a table, also in a notebook.  Candidates that were timed as one kernel share a row,
+    and those that cannot be used share a line for each reason.
 
     Attributes
     ----------
@@ -261,9 +262,26 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         """Return a line for each kernel that several rows stand for, with the rows' names."""
         lines = []
         for first, *others in self.kernels():
-            if others:
+            if others and self._rows[first].ok:
                 names = named_together(self._rows[index] for index in others)
                 lines.append(f"here the same kernel as {named(self._rows[first])}: {names}")
+        return lines
+
+    def unserved_lines(self) -> list[str]:
+        """Return a line for each reason why candidates cannot be used, with their names.
+
+        More than a few names are their number: `explain` has a line for each candidate.
+        """
+        rows_by_reason: dict[str, list[AlgorithmResult]] = {}
+        for row in self._rows:
+            if not row.ok:
+                rows_by_reason.setdefault(self.status_of(row), []).append(row)
+        lines = []
+        for reason, rows in rows_by_reason.items():
+            names = named_together(rows)
+            if len(rows) > _MOST_NAMES:
+                names = f"{len(rows)} candidates"
+            lines.append(f"not served: {names}: {reason}")
         return lines
 
     def cells(self) -> list[tuple[str, ...]]:
@@ -309,12 +327,13 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def __str__(self) -> str:
         heading, *rows = self.cells()
-        shown_rows = [rows[first] for first, *_ in self.kernels()]
+        shown_rows = [rows[first] for first, *_ in self.kernels() if self._rows[first].ok]
         return "\n".join(
             [
                 f"{self.title}; times: {self.timing}",
                 *aligned([heading, *shown_rows], NUMERIC),
                 *self.same_kernel_lines(),
+                *self.unserved_lines(),
             ]
         )
 
@@ -328,6 +347,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
         body = ""
         for first, *others in self.kernels():
+            if not self._rows[first].ok:
+                continue
             cells = [escape(cell) for cell in rows[first]]
             if others:
                 names = named_together(self._rows[index] for index in others)
@@ -335,8 +356,9 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             body += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        notes = "".join(f"<br><small>{escape(line)}</small>" for line in self.unserved_lines())
         # The table may be wider than the column of a page.
-        return f'<div style="overflow-x: auto">{table}</div>'
+        return f'<div style="overflow-x: auto">{table}{notes}</div>'
 
 
 def _first_usable(reasons: list[tuple[AlgorithmResult, str]]) -> AlgorithmResult | None:

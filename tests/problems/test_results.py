@@ -246,10 +246,20 @@ def test_one_kernel_is_one_row_of_a_page():
     ]
     with_failures = AlgorithmTable([*rows, *failed], title="t", timing="t")
     assert with_failures.kernels() == [(0, 1), (2,), (3,), (4,), (5,)]
-    assert (
-        str(with_failures).splitlines()[5].endswith("too large; here the same kernel as GEMM (FMA)")
-    )
+    assert str(with_failures).splitlines()[6:] == [
+        "not served: FFT (FMA): too large; here the same kernel as GEMM (FMA)",
+        "not served: DIRECT (FMA): too slow; here the same kernel as GEMM (FMA)",
+    ]
     assert table.status_of(rows[1]) == "ok; here the same kernel as GEMM (FMA)"
+
+
+def test_candidates_that_cannot_be_used_are_folded_by_their_reason():
+    row = AlgorithmResult(A.GEMM, MathType.FMA, why_not="fewer bits")
+    few = AlgorithmTable([row] * 2, title="t", timing="t")
+    many = AlgorithmTable([row] * 7, title="t", timing="t")
+    assert few.unserved_lines() == ["not served: GEMM (FMA, FMA): fewer bits"]
+    assert many.unserved_lines() == ["not served: 7 candidates: fewer bits"]
+    assert many.explain().count("not chosen: fewer bits") == 7
 
 
 def test_a_table_is_a_value_of_its_own():
@@ -267,7 +277,7 @@ def test_printing(table):
         "IMPLICIT_PRECOMP_GEMM  TENSOR_OP     0.5000     10 MiB  no             ok",
         "GEMM                   FMA           1.0000     20 MiB  yes            ok",
         "IMPLICIT_GEMM          FMA           2.0000        0 B  yes            ok",
-        "DIRECT                 DEFAULT            -          -  yes            NOT_SUPPORTED",
+        "not served: DIRECT (DEFAULT): NOT_SUPPORTED",
     ]
     assert repr(table) == "<AlgorithmTable of 5: a <convolution> & more>"
 
@@ -303,9 +313,14 @@ def test_html_has_the_same_cells_and_escapes_them(table):
         "tr",
         "th",
         "td",
+        "br",
+        "small",
     }  # nothing from the title
-    assert [tuple(row) for row in parser.rows] == table.cells()
-    assert parser.cells == ["a <convolution> & more; times: cudnnFind"]
+    assert [tuple(row) for row in parser.rows] == table.cells()[:-1]
+    assert parser.cells == [
+        "a <convolution> & more; times: cudnnFind",
+        "not served: DIRECT (DEFAULT): NOT_SUPPORTED",
+    ]
 
 
 def test_a_result_is_a_value():
@@ -383,17 +398,14 @@ def test_a_reason_makes_a_row_useless():
 def test_columns_of_an_rnn(rnn_table):
     assert str(rnn_table).splitlines() == [
         "an RNN; times: graphs",
-        "algorithm               math       device ms  workspace  reserve    error  status",
-        "PERSIST_STATIC          TENSOR_OP     0.1250      3 MiB    7 MiB  2.5e-04  ok",
+        "algorithm       math       device ms  workspace  reserve    error  status",
+        "PERSIST_STATIC  TENSOR_OP     0.1250      3 MiB    7 MiB  2.5e-04  ok",
         (
-            "STANDARD                FMA           2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
+            "STANDARD        FMA           2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
             "more than 3 times the best"
         ),
-        f"PERSIST_DYNAMIC         DEFAULT            -      1 MiB    1 MiB      inf  {WRONG.why_not}",
-        (
-            "PERSIST_STATIC_SMALL_H  DEFAULT            -          -        -        -  "
-            f"NOT_SUPPORTED: {REFUSED.why_not}"
-        ),
+        f"not served: PERSIST_DYNAMIC (DEFAULT): {WRONG.why_not}",
+        f"not served: PERSIST_STATIC_SMALL_H (DEFAULT): NOT_SUPPORTED: {REFUSED.why_not}",
     ]
 
 
@@ -705,7 +717,8 @@ def test_columns_of_a_tuning(tuned):
     assert tuned.cells()[2][2] == "NHWC"
     assert tuned.cells()[-1][:8] == ("DIRECT", "DEFAULT", *"-" * 6)
     heading = lines[1]
-    for cell, line in zip([row[3] for row in tuned.cells()[1:]], lines[2:], strict=True):
+    served = [cells for cells, row in zip(tuned.cells()[1:], tuned, strict=True) if row.ok]
+    for cell, line in zip([row[3] for row in served], lines[2:], strict=False):
         assert line[: heading.index(" ms ") + 3].endswith(cell), "numbers are aligned to the right"
 
 
