@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from cudnnlite._raw.cenum import CEnum
+from cudnnlite._raw.cenum import CEnum, refuse_c_name
 
 # isort: off
 from cudnnlite._raw.enums import (
@@ -87,6 +87,13 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Refuse a name; that of a member in C with the member."""
+        refuse_c_name(__name__, name, C_MEMBERS)
 
 
 # On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an

@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
 
 _INT_FORMATS = frozenset("bcdoxXneEfFgG%")
+
+
+def refuse_c_name(
+    module: str, name: str, c_members: Mapping[type[CEnum], tuple[str, ...]]
+) -> NoReturn:
+    """Raise AttributeError for a name that a module of enumerations lacks.
+
+    For the name of a member in C the message says which member it is.
+    """
+    text = f"module {module!r} has no attribute {name!r}"
+    for kind, c_names in c_members.items():
+        if name in c_names:
+            text += f"; it is {kind.__name__}.{[*kind.__members__][c_names.index(name)]}"
+            break
+    raise AttributeError(text)
 
 
 class CEnum(enum.IntEnum):

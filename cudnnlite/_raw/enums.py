@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from cudnnlite._raw.cenum import CEnum
+from typing import TYPE_CHECKING, NoReturn
+
+from cudnnlite._raw.cenum import CEnum, refuse_c_name
 
 
 class Status(CEnum):
@@ -2422,3 +2424,10 @@ C_MEMBERS: dict[type[CEnum], tuple[str, ...]] = {
         "CUDNN_GNN_ACT_LEAKY_RELU",
     ),
 }
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Refuse a name; that of a member in C with the member."""
+        refuse_c_name("cudnnlite.raw.enums", name, C_MEMBERS)

@@ -352,17 +352,33 @@ class ConvolutionSpec(
         instance_of(x, TensorSpec, "x"), instance_of(w, FilterSpec, "w")
         shape = self.output_shape(x.shape, w.shape)
         if x.dtype != w.dtype or x.dtype not in _DTYPES:
-            if w.dtype in _DTYPES:
-                rule = "they must have the same dtype"
-                target_dtype = dtype_name(w.dtype)
-            else:
-                rule = f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
-                target_dtype = dtype_name(DataType.FLOAT)
             raise ArgumentError(
-                f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; {rule}; "
-                f"handle.array(x, dtype={target_dtype!r}) converts"
+                f"x is {dtype_name(x.dtype)}, w is {dtype_name(w.dtype)}; "
+                f"{_remedy_of_dtypes(x.dtype, w.dtype)}"
             )
         kind = x.dtype if dtype is None else parse_dtype(dtype)
         if kind != x.dtype and x.vector > 1:
             return TensorSpec(shape, kind, CHANNELS_FIRST[4])
         return x.packed(shape, kind)
+
+
+def _remedy_of_dtypes(x: DataType, w: DataType) -> str:
+    """Return which data types a convolution has, and the conversion of one of its operands."""
+    if x == w:
+        return f"{_allowed_dtypes()}; {_conversion('x', DataType.FLOAT)}"
+    if w not in _DTYPES:
+        return f"{_allowed_dtypes()}; {_conversion('w', x)}"
+    # float64 is what NumPy makes by default, so the user hardly meant it.
+    if w == DataType.DOUBLE and x in _DTYPES:
+        return f"they must have the same dtype; {_conversion('w', x)}"
+    return f"they must have the same dtype; {_conversion('x', w)}"
+
+
+def _allowed_dtypes() -> str:
+    return f"allowed: {', '.join(map(dtype_name, _DTYPES))}"
+
+
+def _conversion(name: str, dtype: DataType) -> str:
+    """Return how an operand is converted: to float32 if no convolution has the data type."""
+    target = dtype if dtype in _DTYPES else DataType.FLOAT
+    return f"handle.array({name}, dtype={dtype_name(target)!r}) converts"

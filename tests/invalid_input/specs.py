@@ -476,6 +476,18 @@ OTHERS: dict[str, Case] = {
             r"dtype='float16'\) converts$"
         ),
     ),
+    "a filter of NumPy's float64": Case(
+        lambda _: convolve(dnn.TensorSpec((1, 3, 8, 8), "float32"), "float64"),
+        r"^x is float32, w is float64; .* handle\.array\(w, dtype='float32'\) converts$",
+    ),
+    "images of NumPy's float64": Case(
+        lambda _: convolve(dnn.TensorSpec((1, 3, 8, 8), "float64"), "float32"),
+        r"^x is float64, w is float32; .* handle\.array\(x, dtype='float32'\) converts$",
+    ),
+    "a filter of integers that no convolution has": Case(
+        lambda _: convolve(dnn.TensorSpec((1, 3, 8, 8), "float16"), "int64"),
+        r"^x is float16, w is int64; allowed: .* handle\.array\(w, dtype='float16'\) converts$",
+    ),
     "an output padding of zeros": Case(
         lambda _: dnn.ConvolutionSpec(1, 1, 4).transposed_output_shape(
             (1, 6, 7, 5), (6, 4, 3, 3), 2

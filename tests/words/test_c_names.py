@@ -150,6 +150,17 @@ def test_module_points_at_the_member_that_is_a_constant_in_c():
         assert path.startswith("raw.enums.") != hasattr(dnn.enums, kind.__name__)
 
 
+@pytest.mark.parametrize("module", [dnn.enums, dnn.raw.enums], ids=["enums", "raw"])
+def test_modules_of_enums_point_at_the_member_that_is_a_constant_in_c(module):
+    for _, member, c_name in MEMBERS:
+        with pytest.raises(AttributeError, match=f"'{c_name}'; it is ") as caught:
+            getattr(module, c_name)
+        path = str(caught.value).partition("; it is ")[2]
+        assert operator.attrgetter(path)(dnn.raw.enums) is member
+    with pytest.raises(AttributeError, match=r"has no attribute 'CUDNN_FMA_MAT'$"):
+        _ = module.CUDNN_FMA_MAT
+
+
 def test_module_points_at_other_constants_of_the_headers():
     with pytest.raises(
         AttributeError, match=r"it is dnn\.raw\.types\.CUDNN_RNN_PADDED_IO_ENABLED$"

@@ -79,13 +79,21 @@ def _enums(headers: Headers) -> str:
     c_names = (f'{class_name(c_name)}: "{c_name}",' for c_name in headers.enums)
     return f'''"""cuDNN's enumerations: the C values under short names."""
 from __future__ import annotations
-from cudnnlite._raw.cenum import CEnum
+from typing import TYPE_CHECKING, NoReturn
+from cudnnlite._raw.cenum import CEnum, refuse_c_name
 {_lines(classes)}
 # the classes' names in C
 C_NAMES: dict[type[CEnum], str] = {{{_lines(c_names)}}}
 
 # the members' names in C, aliases included, in the order of __members__
 C_MEMBERS: dict[type[CEnum], tuple[str, ...]] = {{{_lines(f"{name}: {each}," for name, each in members.items())}}}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Refuse a name; that of a member in C with the member."""
+        refuse_c_name("cudnnlite.raw.enums", name, C_MEMBERS)
 '''
 
 

@@ -476,6 +476,12 @@ def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
                 f"{name} is {spec}; needed in a plan and a graph: no gaps (a call copies operands "
                 f"with gaps, {name}.copy() has none)"
             )
+    if x.rank == 2:
+        rows, columns = x.shape
+        raise ArgumentError(
+            f"x has shape {x.shape}; needed: rank 3 to 5: x.reshape({rows}, {columns}, 1, 1) and "
+            f"scale.reshape(1, {columns}, 1, 1) are views"
+        )
     if not 3 <= x.rank <= 5:
         raise ArgumentError(f"x has shape {x.shape}; needed: rank 3 to 5, such as (N, C, 1, 1)")
     is_instance = mode == "INSTANCE"
