@@ -32,6 +32,7 @@ extensions = [
     "coverage_table",
     "fault_table",
     "operation_functions",
+    "run_tables",
     "code_links",
     "tutorials",
     "mathml",

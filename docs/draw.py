@@ -1,12 +1,11 @@
 """Draw the charts and diagrams of README and docs into docs/images: `python docs/draw.py [NAME ...]`.
 
-The charts are of the tables in benchmarks.md, which a run printed, and the rooflines of the runs in tools/benchmarks/data;
+The charts are of the runs in docs/runs, and the rooflines of those in tools/benchmarks/data;
 `tests/docs/test_pictures.py` holds them against these.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from _ext.run_tables import Cell, read_run, text_of
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import LogFormatter
 
@@ -35,76 +35,51 @@ plt.rcParams |= {
 }
 
 
-def table(title: str) -> list[list[str]]:
-    """Return the first table under a heading of benchmarks.md, its heading first."""
-    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
-    section = re.search(
-        rf"^##+ {re.escape(title)}\n(.*?)(?=^##+ |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    assert section, title
-    block = re.search(r"(?:^\|.*\n)+", section[1], re.MULTILINE)
-    assert block, title
-    lines = [line for line in block[0].splitlines() if not line.startswith("| ---")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def number(cell: str) -> float:
-    """Return what a cell says first: of '1.657 (28.82)' the mean."""
-    return float(cell.split(maxsplit=1)[0])
+def mean_of(cell: Cell) -> str:
+    """Return the figure of a cell without the worst row."""
+    return text_of(cell).partition(" ")[0]
 
 
 def grouped(
-    axis: Any, groups: list[str], series: dict[str, list[str]], *, worst: bool = False
+    axis: Any, groups: list[str], series: dict[str, list[Cell]], *, worst: bool = False
 ) -> None:
-    """Draw bars side by side, each with its figure; with the worst row of the table where it says one."""
+    """Draw bars side by side, each with its mean, and with its worst row on request."""
     width = 0.84 / len(series)
     for place, (label, cells) in enumerate(series.items()):
         color = OURS if place == 0 else OTHERS[(place - 1) % len(OTHERS)]
         at = [group + (place - (len(series) - 1) / 2) * width for group in range(len(groups))]
-        axis.bar(at, [number(cell) for cell in cells], width * 0.94, color=color, label=label)
-        for x, cell in zip(at, cells, strict=True):
-            told = cell.split()[0] + (f"\n{cell.split()[1]}" if worst and "(" in cell else "")
-            axis.text(x, number(cell), told, ha="center", va="bottom", fontsize=7.5)
+        means = [float(mean_of(cell)) for cell in cells]
+        axis.bar(at, means, width * 0.94, color=color, label=label)
+        for x, mean, cell in zip(at, means, cells, strict=True):
+            text = text_of(cell).replace(" ", "\n") if worst else mean_of(cell)
+            axis.text(x, mean, text, ha="center", va="bottom", fontsize=7.5)
     axis.set_xticks(range(len(groups)), groups)
     axis.legend(frameon=False, fontsize=9, ncols=len(series), loc="upper left", borderaxespad=0)
 
 
 def choices() -> None:
     """What the tuner chose beside cudnnFind, the heuristic and PyTorch."""
-    head, *rows = table("Convolutions: what the tuner chooses")
-    column = {name: [row[head.index(name)] for row in rows] for name in head}
+    run = read_run("choices")
     figure, axis = plt.subplots(figsize=(9, 3.6))
     series = {
-        "cudnnlite": column["ours / best"],
-        "cudnnFind": column["find / best"],
-        "cuDNN's heuristic": column["heuristic / best"],
-        "PyTorch, benchmark = True": column["torch / best"],
+        "cudnnlite": run.column("tuner"),
+        "cudnnFind": run.column("cudnnFind"),
+        "cuDNN's heuristic": run.column("heuristic"),
+        "PyTorch, benchmark = True": run.column("PyTorch"),
     }
-    grouped(axis, column[head[0]], series, worst=True)
+    grouped(axis, run.column(run.columns[0]), series, worst=True)
     axis.set(ylim=(0, 2.9), ylabel="time over the best candidate's")
     axis.set_title("117 convolutions on an H200: geometric mean (worst)", fontsize=10, loc="left")
     save(figure, "choices")
 
 
-def eager_calls() -> list[tuple[str, list[str]]]:
-    """Return the table of eager calls: the arithmetic of each row, and its four cells."""
-    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
-    start = text.index("| problems in | 117", text.index("Eager calls of all of them"))
-    lines = text[start : text.index("\n\n", start)].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-    return [(row[0], row[1:]) for row in rows]
-
-
 def eager() -> None:
     """Eager calls beside PyTorch's."""
-    rows = eager_calls()
-    figure, axis = plt.subplots(figsize=(9, 3.4))
+    run = read_run("convolutions_eager")
+    arithmetics, *columns = (run.column(name) for name in run.columns)
     names = ("training, tuned", "training, untuned", "networks, tuned", "networks, untuned")
-    grouped(
-        axis,
-        [arithmetic for arithmetic, _ in rows],
-        {name: [cells[i] for _, cells in rows] for i, name in enumerate(names)},
-    )
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    grouped(axis, arithmetics, dict(zip(names, columns, strict=True)))
     axis.axhline(1, color="#444", linewidth=0.8)
     axis.set(ylim=(0, 1.3), ylabel="time over PyTorch's")
     axis.set_title(
@@ -115,40 +90,38 @@ def eager() -> None:
     save(figure, "eager")
 
 
-def figure_of(pattern: str) -> str:
-    """Return the figure that a pattern with one group finds in benchmarks.md, as it is written."""
-    match = re.search(pattern, (HERE / "benchmarks.md").read_text(encoding="utf-8"))
-    assert match, pattern
-    return match[1]
+def bars_of(run_name: str, column: str) -> list[tuple[str, str]]:
+    """Return a label and a figure for each row of a run."""
+    run = read_run(run_name)
+    figures = [mean_of(cell) for cell in run.column(column)]
+    return list(zip(run.column(run.columns[0]), figures, strict=True))
+
+
+def bars_of_ratios(run_name: str, labels: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return a label and a figure for each ratio of a run."""
+    figures = [ratio.mean for ratio in read_run(run_name).ratios()]
+    return list(zip(labels, figures, strict=True))
 
 
 def beside_pytorch() -> None:
     """Draw the figures that the front pages show: what stands beside PyTorch, one bar each."""
-    served = (
-        figure_of(r"The graph takes ([\d.]+), "),
-        figure_of(r"The graph takes [\d.]+, ([\d.]+) "),
-        figure_of(r"The graph takes [\d.]+, [\d.]+ and ([\d.]+) "),
+    attention = (
+        "forward, on the device",
+        "backward, on the device",
+        "a plan, called eagerly",
+        "one line, called eagerly",
     )
     groups = {
-        "30 layers of networks, tuned, called eagerly": [
-            (name, cells[2].split()[0]) for name, cells in eager_calls()
-        ],
-        "ResNet-50 served in a CUDA graph, over torch.compile": list(
-            zip([row[0] for row in table("Networks")[1:]], served, strict=True)
+        "30 layers of networks, tuned, called eagerly": bars_of(
+            "convolutions_eager", "30 problems of networks, tuned"
         ),
-        "attention, 22 shapes": [
-            ("forward, on the device", figure_of(r"PyTorch's: forward ([\d.]+) in the geometric")),
-            (
-                "backward, on the device",
-                figure_of(r"geometric mean, 1\.05 at worst; backward ([\d.]+)"),
-            ),
-            ("a plan, called eagerly", figure_of(r"called eagerly a plan ([\d.]+)")),
-            ("one line, called eagerly", figure_of(r"one line ([\d.]+), 1\.02")),
-        ],
-        "one line of 14 small operations, host time": [
-            ("our arrays", figure_of(r"\| geometric mean \|(?:  \|)+ ([\d.]+) ")),
-            ("PyTorch's tensors", figure_of(r"\| geometric mean \|(?:  \|)+ [\d.]+ \| ([\d.]+) ")),
-        ],
+        "ResNet-50 served in a CUDA graph, over torch.compile": bars_of(
+            "resnet50", "graph over compiled"
+        ),
+        "attention, 22 shapes": bars_of_ratios("attention", attention),
+        "one line of 14 small operations, host time": bars_of_ratios(
+            "one_line", ("our arrays", "PyTorch's tensors")
+        ),
     }
     figure, axis = plt.subplots(figsize=(8.2, 5.6))
     labels: list[str] = []
@@ -173,50 +146,6 @@ def beside_pytorch() -> None:
     axis.set(xlabel="time over PyTorch's, geometric mean; PyTorch is 1, shorter is faster")
     axis.set_xlim(0, 2.3)
     save(figure, "beside_pytorch")
-
-
-def resnet50() -> None:
-    """A batch through ResNet-50."""
-    head, *rows = table("Networks")
-    figure, axis = plt.subplots(figsize=(9, 3.4))
-    names = ["ours: " + head[1], "ours: " + head[2], *head[3:]]
-    grouped(
-        axis,
-        [row[0] for row in rows],
-        {name.replace("`", ""): [row[1 + i] for row in rows] for i, name in enumerate(names)},
-    )
-    axis.set(ylim=(0, 8.6), ylabel="milliseconds a batch")
-    axis.legend(frameon=False, fontsize=8, ncols=2, loc="upper left")
-    axis.set_title("ResNet-50 from ONNX on an H200", fontsize=10, loc="left")
-    save(figure, "resnet50")
-
-
-def networks() -> None:
-    """Recurrent networks beside torch.nn."""
-    text = (HERE / "benchmarks.md").read_text(encoding="utf-8")
-    rows = [
-        line.strip("|").split("|")
-        for line in text[text.index("#### Networks of usual sizes") :].splitlines()
-    ]
-    rows = [
-        [cell.strip() for cell in row]
-        for row in rows
-        if re.match(r" f(32|16) ", row[0]) and len(row) == 10
-    ]
-    figure, axis = plt.subplots(figsize=(9, 5.2))
-    for place, (label, column, color) in enumerate(
-        (("with replay", 6, OURS), ("as it is", 5, OTHERS[1]))
-    ):
-        at = [index + (place - 0.5) * 0.4 for index in range(len(rows))]
-        axis.barh(at, [float(row[column]) for row in rows], 0.37, color=color, label=label)
-        for y, row in zip(at, rows, strict=True):
-            axis.text(float(row[column]), y, f" {row[column]}", va="center", fontsize=7)
-    axis.axvline(1, color="#444", linewidth=0.8)
-    axis.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
-    axis.invert_yaxis()
-    axis.set(xlabel="time of an eager call over torch.nn's", xlim=(0, 1.12))
-    axis.legend(frameon=False, fontsize=9, loc="lower right")
-    save(figure, "networks")
 
 
 def interfaces() -> None:
@@ -425,8 +354,6 @@ PICTURES = (
     choices,
     eager,
     beside_pytorch,
-    resnet50,
-    networks,
     interfaces,
     im2col,
     lstm_cell,

@@ -29,8 +29,8 @@ def _sigmoid(a: Array) -> Array:
     """Return the logistic function.
 
     Where ``exp(-a)`` overflows, 1 / infinity is still the right result.  The negation is not in
-    place: NumPy negates the wrong values of a strided view, such as the gates of a cell with hidden
-    size 1 (docs/contributing/numpy_negative.md).
+    place: ``np.negative(a, out=a)`` of NumPy 2.4 negates the wrong values of a strided view, such
+    as the gates of a cell with hidden size 1.
     """
     return np.asarray(1 / (1 + np.exp(-a)))
 

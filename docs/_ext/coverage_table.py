@@ -209,25 +209,24 @@ def totals(table: list[Row]) -> list[tuple[str, int, int, int, int]]:
 INTRODUCTION = """\
 # Coverage
 
-This page lists every function of cuDNN's headers (9.28.0), and the Python names that reach it. `handle.api` has each of them
-under its name, wrapped or not, with typed arguments and a checked status: see [the raw layer](raw.md).
+This table lists every function of cuDNN's headers (9.28.0), and the Python names that reach it. `handle.api` has each function
+under its C name, wrapped or not, with typed arguments and a checked status: see [the raw layer](raw.md).
 
 {totals}
 
-A Python name is an operation, a descriptor, a method or a command that calls the function, or a spec that holds its arguments.
+A Python name is an operation, descriptor, method or command that calls the function, or a spec that holds its arguments.
 "inside" means that the names call it for another purpose, such as the size of a workspace. "raw" means that only `handle.api`
 reaches it.
 
-The column "without a GPU" says what the function is on a machine without one:
+The column "without a GPU" states what the function is on a machine without one:
 
-- **libcudnn**: the function takes no handle and no stream, and is libcudnn's own on every machine. (A backend descriptor may
-  hold a handle; then everything that is made of it needs a GPU.)
-- **emulated**: the [emulated device](../explanation/emulated_device.md) replaces it, with NumPy.
-- **refused**: the function needs a GPU; on the emulated device it raises `NotSupportedError`.
+- **libcudnn**: libcudnn's own function, because it takes no handle and no stream. (Backend descriptors that hold a handle
+  still need a GPU.)
+- **emulated**: replaced by the [emulated device](../explanation/emulated_device.md), with NumPy.
+- **refused**: needs a GPU; on the emulated device it raises `NotSupportedError`.
 
-"Since" and "deprecated" are the versions that the headers state. 9.0.0 means every cuDNN 9, and "yes" is a mark without a
-version. If a header says nothing, the cell is empty. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`.
-Deprecated functions still work in 9.28.
+"Since" and "deprecated" are the versions that the headers state, if any: 9.0.0 means every cuDNN 9, and "yes" is a mark without
+a version. Deprecated functions still work in 9.28. A function that the loaded libcudnn lacks raises `SymbolNotFoundError`.
 """
 
 

@@ -162,34 +162,35 @@ def test_the_numbers_of_the_method():
     assert (timing.rounds, timing.most_further, timing.sample_ms) == (9, 4, 0.5)
 
 
-def benchmarks():
-    return (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+CHOICES = load("run_tables").read_run("choices")
+
+
+def choice_of(arithmetic, contender):
+    """The geometric mean and the worst row of a contender's choices, as the benchmarks have them."""
+    row = CHOICES.column("arithmetic, layout").index(arithmetic)
+    return [str(figure) for figure in CHOICES.column(contender)[row]]
 
 
 def test_the_figures_of_cudnnfind_are_those_of_the_benchmarks():
     """A page that quotes another run than the one that it links to is stale."""
-    of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
     figures = rows(section("timing.md", "Why cudnnFind's figures mislead"))[1:]
     assert len(figures) == 5
-    for name, mean, worst in figures:
-        row = of_benchmarks[name]
-        assert f"{mean} ({worst})" == row[of_benchmarks["117 problems in"].index("find / best")]
+    for name, *cells in figures:
+        assert cells == choice_of(name, "cudnnFind")
 
 
 def test_the_ways_to_choose_are_as_good_as_the_benchmarks_say():
-    of_benchmarks = {row[0]: row for row in rows(benchmarks().partition("### Eager calls")[0])}
-    columns = [
-        of_benchmarks["117 problems in"].index(f"{who} / best")
-        for who in ("ours", "heuristic", "find")
-    ]
+    arithmetics = CHOICES.column("arithmetic, layout")
     figures = [
         row
         for row in rows((HOWTO / "choose_and_pin.md").read_text(encoding="utf-8"))
-        if row[0] and row[0] in of_benchmarks
+        if row[0] in arithmetics
     ]
     assert len(figures) == 2
     for name, *means in figures:
-        assert means == [of_benchmarks[name][column].partition(" ")[0] for column in columns]
+        assert means == [
+            choice_of(name, contender)[0] for contender in ("tuner", "heuristic", "cudnnFind")
+        ]
 
 
 def measured(name):
@@ -263,30 +264,6 @@ def test_the_errors_of_true_float32_are_those_of_the_tables():
     assert 3e-4 < min(rounded) < max(rounded) < 4e-4
     assert 1e-7 < min(standard) < max(standard) < 5.5e-7
     assert max(persistent) < 5.5e-6
-
-
-def test_the_gain_of_the_latency_objective_is_that_of_the_benchmarks():
-    eager = rows(benchmarks().partition("### Eager calls")[2].partition("### ")[0])
-    gains = [float(row[1]) for row in eager if row[0].endswith(("NCHW", "NHWC"))]
-    assert len(gains) == 5
-    assert f"between {min(gains):.3f} and {max(gains):.3f} of the time" in page("timing.md")
-
-
-def test_the_figures_of_other_pages_are_those_of_the_benchmarks():
-    text = benchmarks()
-    (lstm,) = re.findall(r"^\| f16 lstm T25 N128 I512 H512 .*$", text, re.M)
-    cells = rows(lstm)[0]
-    best, by_rule = rows(section("timing.md", "Device time and the time of a call"))[1:]
-    assert best[1:] == [f"{cells[2]} (PERSIST_STATIC)", f"{cells[8]} (STANDARD)"]
-    assert (cells[1], cells[7]) == ("STATIC/T", "STANDARD/T")
-    assert by_rule[1:] == [cells[3], cells[9]]
-    text_of_page = page("tf32.md")
-    assert (
-        "took 26.9 us in true float32 and 26.8 us where TF32 was allowed, both in NCHW, and "
-        "13.2 us in NHWC"
-    ) in text_of_page
-    for kind, us in (("true float32, NCHW", 26.9), ("TF32, NCHW", 26.8), ("TF32, NHWC", 13.2)):
-        assert f"| {kind} | 8x256x56x56 by 128x1x1 pad 0 stride 2 | {us} |" in text, kind
 
 
 def test_the_gain_by_tf32_is_that_of_the_table():

@@ -1,4 +1,4 @@
-"""The charts show the figures of benchmarks.md, and code in the text links to the reference."""
+"""The charts show the figures of the runs, and code in the text links to the reference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,15 @@ def words(path):
     return [word.strip() for word in texts if word.strip()]
 
 
-@pytest.mark.parametrize("name", ["choices", "eager", "beside_pytorch", "resnet50", "networks"])
-def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
+CHARTS = {
+    "choices": ["choices"],
+    "eager": ["convolutions_eager"],
+    "beside_pytorch": ["convolutions_eager", "resnet50", "attention", "one_line"],
+}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_shows_the_runs_as_they_are_now(name, tmp_path, monkeypatch):
     """Or `python docs/draw.py` has to be run."""
     monkeypatch.syspath_prepend(ROOT / "docs")
     draw = importlib.import_module("draw")
@@ -33,9 +40,22 @@ def test_a_chart_shows_the_table_as_it_is_now(name, tmp_path, monkeypatch):
     assert chart_words == words(tmp_path / f"{name}.svg")
     figures = [word for word in chart_words if re.fullmatch(r"\d+\.\d{2,3}", word)]
     assert len(figures) >= 14
+    runs = [load("run_tables").read_run(run) for run in CHARTS[name]]
+    tables = "\n".join(run.table() + run.summary_table() for run in runs)
+    assert [figure for figure in figures if figure not in tables] == []
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    assert [figure for figure in figures if figure not in page] == []
     assert f"images/{name}.svg" in page
+
+
+def test_every_picture_is_shown_on_a_page():
+    sources = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").glob("*.ipynb"),
+    ]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    pictures = [path.name for path in IMAGES.iterdir()]
+    assert [name for name in pictures if f"images/{name}" not in text] == []
 
 
 RUNS = ROOT / "tools" / "benchmarks" / "data"
