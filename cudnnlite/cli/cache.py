@@ -32,12 +32,12 @@ from cudnnlite.cli.comparison import (
     refuse_rehearsal_beside_gpu,
 )
 from cudnnlite.errors import CudnnliteError
-from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.problems.results import named
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted, printable
 from cudnnlite.workbench.tuning.cache import (
     CACHE_VARIABLE,
+    KINDS,
     TuningCache,
     check_place,
     entry_files,
@@ -59,7 +59,7 @@ CudnnOption = Annotated[
 ]
 KindOption = Annotated[
     str | None,
-    typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(TUNABLE)}."),
+    typer.Option("--kind", help=f"Only those of a kind of problem: {', '.join(KINDS)}."),
 ]
 
 
@@ -276,8 +276,8 @@ def _agreed(question: str) -> bool:
 
 
 def _filters(gpu: str | None, cudnn: str | None, kind: str | None) -> dict[str, Any]:
-    if kind is not None and kind not in TUNABLE:
-        raise misuse(f"--kind {kind}: allowed: {', '.join(TUNABLE)}")
+    if kind is not None and kind not in KINDS:
+        raise misuse(f"--kind {kind}: allowed: {', '.join(KINDS)}")
     version = None if cudnn is None else _parse_version(cudnn)
     return {"gpu": gpu, "cudnn": version, "kind": kind}
 

@@ -67,7 +67,7 @@ def plan_by_graph(
     find_way: Callable[[], WayThroughGraph],
     limit: int | None,
     *,
-    is_listed: bool,
+    says_all: bool,
 ) -> OperationPlan[DeviceArray]:
     """Return the plan of an operation that a graph computes.
 
@@ -83,8 +83,8 @@ def plan_by_graph(
         The graph that computes it; it can no longer be changed.
     find_way : callable
         It returns the engine, or what one must do.
-    is_listed : bool
-        Whether `record_problems` lists the problem; not if it says less than the graph.
+    says_all : bool
+        Whether the problem says all that the graph does.
     """
 
     def plan_call(
@@ -95,7 +95,7 @@ def plan_by_graph(
         numbers = NumbersInMemory(graph.scalars)
         return graph_call(graph, find_way(), numbers, handle, problem, limit, stack)
 
-    return OperationPlan(handle, problem, limit, plan_call, graph=graph, is_listed=is_listed)
+    return OperationPlan(handle, problem, limit, plan_call, graph=graph, says_all=says_all)
 
 
 def plan_or_graph(
@@ -126,7 +126,7 @@ def plan_or_graph(
             raise
         try:
             plan = plan_by_graph(
-                handle, problem, make_graph(problem), WayThroughGraph, limit, is_listed=True
+                handle, problem, make_graph(problem), WayThroughGraph, limit, says_all=True
             )
         except (NotSupportedError, ArgumentError) as error:
             raise missing from error

@@ -101,8 +101,8 @@ class OperationPlan(Plan, Generic[ResultT]):
         the problem's own names and order if not given.
     numbers : NumbersInMemory, optional
         The numbers that calls of a graph pass by value.
-    is_listed : bool
-        Whether `record_problems` lists the problem; no graph is listed.
+    says_all : bool
+        Whether the problem says all that the graph does.  If not, `record_problems` lists the graph.
 
     Attributes
     ----------
@@ -148,13 +148,12 @@ class OperationPlan(Plan, Generic[ResultT]):
         graph: GraphData | None = None,
         operands: Mapping[str, str] | None = None,
         numbers: NumbersInMemory | None = None,
-        is_listed: bool = True,
+        says_all: bool = True,
     ) -> None:
         self._is_graph = isinstance(problem, GraphProblem)
         if isinstance(problem, GraphProblem):
             graph = problem.graph
-        is_listed = is_listed and not self._is_graph
-        is_shown_as_graph = graph is not None and not is_listed
+        is_shown_as_graph = self._is_graph or not says_all
         super().__init__(
             handle, f"plan of {graph!r}" if is_shown_as_graph else f"plan of {problem}"
         )
@@ -182,7 +181,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._limit = limit
         self._lease = handle.workspace.reserve
         self._numbers = numbers
-        self._is_listed = is_listed
+        self._says_all = says_all
         self._arrange_arrays(operands)
         self._prepare(plan_call)
 
@@ -550,8 +549,7 @@ class OperationPlan(Plan, Generic[ResultT]):
             for other_stream in other_streams:
                 other_stream.wait(stream)
         if call_watch.active:
-            if self._is_listed:
-                call_watch.record(self.problem)
+            call_watch.record(self.problem if self._says_all else GraphProblem(self.graph))
             self._keep_for_graph((*arrays, workspace))
         return arrays
 

@@ -22,8 +22,7 @@ from cudnnlite._raw import library
 from cudnnlite.cli.app import app
 from cudnnlite.enums import MathType
 from cudnnlite.errors import LibraryNotFoundError
-from cudnnlite.problems.catalogue import TUNABLE
-from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, REHEARSAL, TuningCache
+from cudnnlite.workbench.tuning.cache import CACHE_VARIABLE, KINDS, REHEARSAL, TuningCache
 from cudnnlite.workbench.tuning.entries import TuningKey, canonical, make_key
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 from cudnnlite.workbench.tuning.problem_list import summary
@@ -183,7 +182,7 @@ def test_without_a_libcudnn_nothing_is_marked(path, monkeypatch):
 
 def test_the_help_names_every_kind():
     help_text = run("show", "--help").stdout
-    assert [kind for kind in TUNABLE if kind not in help_text] == []
+    assert [kind for kind in KINDS if kind not in help_text] == []
 
 
 def test_a_filter_that_finds_nothing_says_what_there_is(path):

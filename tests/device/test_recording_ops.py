@@ -117,6 +117,26 @@ def test_nothing_is_made_while_nobody_records(handle, monkeypatch):
         dnn.rnn_forward(handle, network.spec, network.weights, network.x)
 
 
+# ---------------------------------------------------------------- graphs
+
+
+def test_graphs_count(handle):
+    q = handle.array(np.ones((1, 2, 8, 16)), dtype="float16")
+    x, w = (
+        handle.array(np.ones(shape), dtype="float16", layout="NHWC")
+        for shape in ((2, 8, 6, 6), (8, 8, 3, 3))
+    )
+    with record_problems() as problem_list:
+        dnn.scaled_dot_product_attention_forward(handle, q, q, q, causal=True)
+        dnn.convolution_forward(handle, x, w, activation="gelu")
+        with dnn.convolution_forward.plan(handle, x, w, activation="gelu") as plan:
+            plan(x, w)
+    attention = dnn.scaled_dot_product_attention_forward.graph(q, q, q, causal=True)
+    convolution = dnn.convolution_forward.problem(x, w, activation="gelu")
+    assert [entry.problem.graph for entry in problem_list] == [attention, convolution.graph]
+    assert [entry.count for entry in problem_list] == [1, 2]
+
+
 # ---------------------------------------------------------------- recurrent networks
 
 

@@ -175,6 +175,31 @@ def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
         assert tuned.why_none in str(tuning)
 
 
+def test_the_graphs_of_a_recorded_program_are_tuned(path: Path) -> None:
+    """Afterwards the same program measures nothing."""
+    cache = dnn.TuningCache(path, rehearsal=True)
+
+    def program(handle: dnn.Handle) -> None:
+        a = handle.array(np.ones((16, 8)), dtype="float16")
+        x, w = (
+            handle.array(np.ones(shape), dtype="float16", layout="NHWC")
+            for shape in ((2, 8, 6, 6), (8, 8, 3, 3))
+        )
+        dnn.matmul(handle, a, a.transpose(), activation="relu")
+        dnn.convolution_forward(handle, x, w, activation="gelu")
+
+    with dnn.Handle(device="emulated") as handle:
+        with dnn.record_problems() as problems:
+            program(handle)
+        dnn.ProblemList(entry.problem for entry in problems).save(path / "program.json")
+        tuning = dnn.tune_model(path / "program.json", cache=cache, device=handle)
+        assert [tuned.problem.kind for tuned in tuning.tunings] == ["graph", "graph"]
+        assert tuning.measured == 2
+        with dnn.autotuned(handle, cache=cache) as tuner:
+            program(handle)
+        assert tuner.measured == 0
+
+
 def test_a_recorded_program_poses_other_problems_too(path: Path) -> None:
     """They are named as skipped; whoever asks for one of them by itself is told."""
     with dnn.Handle(device="emulated") as handle, dnn.record_problems() as problems:

@@ -28,7 +28,7 @@ from cudnnlite.workbench.tuning.onnx.model_problems import problems_from_onnx
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 from cudnnlite.workbench.tuning.problem_list import ListedProblem, ProblemList, SkippedNode
 from cudnnlite.workbench.tuning.progress import Report, reporting
-from cudnnlite.workbench.tuning.tuner import SEARCHES, search_of
+from cudnnlite.workbench.tuning.tuner import find_search, search_of
 from cudnnlite.workbench.tuning.tuning_run import TuningRun, hand_over, identify
 from cudnnlite.workbench.tuning.worker_pool import WorkerPool
 
@@ -264,7 +264,7 @@ def _load_problems(path: Path, batch: int | None) -> ProblemList:
 
 
 def _is_tunable(item: ListedProblem) -> bool:
-    return item.problem.operation in SEARCHES
+    return find_search(item.problem) is not None
 
 
 def _skip(item: ListedProblem) -> SkippedNode:

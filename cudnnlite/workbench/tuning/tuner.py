@@ -605,12 +605,18 @@ def as_problem(problem: Problem | GraphData) -> Problem:
     return problem
 
 
-def search_of(problem: Any) -> Search:
-    """Return the search for a problem; ArgumentError if it is no problem that can be tuned."""
+def find_search(problem: Problem) -> Search | None:
+    """Return the search for a problem; None if there are no candidates to choose from."""
     if isinstance(problem, GraphProblem):
         return _GRAPH
-    if isinstance(problem, Problem) and problem.operation in SEARCHES:
-        return SEARCHES[problem.operation]
+    return SEARCHES.get(problem.operation)
+
+
+def search_of(problem: Any) -> Search:
+    """Return the search for a problem; ArgumentError if it is no problem that can be tuned."""
+    search = find_search(problem) if isinstance(problem, Problem) else None
+    if search is not None:
+        return search
     names = ", ".join([*(operation.name for operation in SEARCHES), KIND])
     hint = ""
     problem_of_plan = getattr(problem, "problem", None)
