@@ -24,6 +24,7 @@ from cudnnlite.arguments import (
 from cudnnlite.descriptors.native import Closable
 from cudnnlite.errors import ArgumentError, ClosedError, TuningCacheError, TuningCacheWarning
 from cudnnlite.files import UnfitFileError, read_file, write_atomically
+from cudnnlite.graph.problem import KIND as GRAPH
 from cudnnlite.problems.catalogue import TUNABLE
 from cudnnlite.warn import warn_user
 from cudnnlite.workbench.tuning.entries import DeviceIdentity, TuningEntry, TuningKey
@@ -35,6 +36,8 @@ from cudnnlite.workbench.tuning.plan_files import (
     sign_plans,
 )
 
+# The kinds of problems that entries have.
+KINDS = (*TUNABLE, GRAPH)
 CACHE_VARIABLE = "CUDNNLITE_TUNING_CACHE"
 IN_MEMORY = ":memory:"
 REHEARSAL = "REHEARSAL.txt"  # the file that marks the folder of a rehearsal
@@ -228,7 +231,7 @@ class TuningCache(Closable):
         filters = (
             ("device", "gpu", gpu if gpu is None else instance_of(gpu, str, "gpu")),
             ("device", "cudnn", cudnn if cudnn is None else integer(cudnn, "cudnn")),
-            ("problem", "kind", one_of(kind, "kind", None, *TUNABLE)),
+            ("problem", "kind", one_of(kind, "kind", None, *KINDS)),
         )
         self._require_open()
         saved = filter(None, map(self._read, entry_files(self._folder)))
@@ -251,15 +254,20 @@ class TuningCache(Closable):
         The filters are those of `entries`.  All compiled plans are copied, with their signatures:
         they are restored by this account, and by others only with `trust_code`.  If the folder is a
         tuning cache already, its other entries are removed.  Only the entries of a newer
-        cudnnlite stay, and a warning counts them.  TuningCacheError if the folder is something
-        else, or cannot be written; ArgumentError for this cache's own folder, and for a rehearsal
-        in place of a cache for GPUs, or the other way round.
+        cudnnlite stay, and a warning counts them.  TuningCacheError if no entry passes the filters, if
+        the folder is something else, or cannot be written; ArgumentError for this cache's own
+        folder, and for a rehearsal in place of a cache for GPUs, or the other way round.
         """
         folder, entries = check_place(path), self.entries(**filters)
         # `Path.resolve` raises an error for a link that leads to itself.
         if os.path.realpath(folder) == os.path.realpath(self._folder):
             raise ArgumentError(
                 f"path={os.fspath(path)!r} is the cache itself; allowed: another folder"
+            )
+        wanted = [f"{name}={value!r}" for name, value in filters.items() if value is not None]
+        if wanted and not entries:
+            raise TuningCacheError(
+                f"{self.path} has no entry with {', '.join(wanted)}: {folder} is not written"
             )
         with refused_as(TuningCacheError, folder):
             folder.mkdir(parents=True, exist_ok=True)

@@ -384,15 +384,21 @@ def test_an_export_has_what_is_wanted(filled, tmp_path):
         cache.put(entry(problem=rnn(), device=H100))
         assert cache.export(tmp_path / "all") == MANY + 1
         assert cache.export(tmp_path / "a", gpu=H100.gpu) == 1
-        assert cache.export(tmp_path / "b", cudnn=1) == 0
         assert cache.export(tmp_path / "new" / "c", kind="convolution_forward") == MANY
     with nothing_written(tmp_path):
         assert TuningCache(tmp_path / "a", read_only=True).entries() == [
             entry(problem=rnn(), device=H100)
         ]
-        assert len(TuningCache(tmp_path / "b", read_only=True)) == 0
         assert found_in(TuningCache(tmp_path / "new" / "c", read_only=True)) == list(range(MANY))
         assert len(TuningCache(tmp_path / "all", read_only=True)) == MANY + 1
+
+
+def test_an_export_of_nothing_leaves_an_older_export(filled, tmp_path):
+    """The name of a GPU that is misspelt, for instance, removes nothing."""
+    fill(tmp_path / "copy", 1, device=H100)
+    refusal = pytest.raises(TuningCacheError, match=r"has no entry with gpu='H20O': .*copy is not")
+    with nothing_written(tmp_path), TuningCache(filled) as cache, refusal:
+        cache.export(tmp_path / "copy", gpu="H20O")
 
 
 def test_an_export_from_memory(tmp_path):
