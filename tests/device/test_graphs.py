@@ -381,7 +381,8 @@ def test_lengths_are_arrays_or_integers(handle: dnn.Handle) -> None:
         return [result.numpy() for result in (o, *gradients)]
 
     expected = both(array(rows, 1, 1, 1), array(columns, 1, 1, 1))
-    for q_lengths, kv_lengths in ((rows, tuple(columns)), (array(rows), array(columns))):
+    on_host = np.array(rows), np.array(columns, np.int32)
+    for q_lengths, kv_lengths in ((rows, tuple(columns)), (array(rows), array(columns)), on_host):
         for result, other in zip(both(q_lengths, kv_lengths), expected, strict=True):
             np.testing.assert_array_equal(result, other)
     for result, other in zip(both(None, columns), both(all_rows, columns), strict=True):
@@ -394,6 +395,8 @@ def test_lengths_are_arrays_or_integers(handle: dnn.Handle) -> None:
         for of_q, of_k in ((rows, columns), (array(rows), array(columns).spec))
     ]
     assert graphs[0] == graphs[1]
+    alone = dnn.scaled_dot_product_attention_forward.graph(**specs, kv_lengths=columns)
+    assert alone == graphs[0]
 
 
 def test_lengths_of_integers_are_no_part_of_a_recorded_graph(handle: dnn.Handle) -> None:

@@ -282,9 +282,8 @@ def _check_bottom_right(specs: Mapping[str, TensorSpec], window: int | None) -> 
         )
     if window is not None:
         raise ArgumentError(f"window={window} beside causal={BOTTOM_RIGHT!r}; {_MASK_AS_BIAS}")
-    for name in _LENGTHS:
-        if name in specs:
-            raise ArgumentError(f"{name} beside causal={BOTTOM_RIGHT!r}; {_MASK_AS_BIAS}")
+    if "kv_lengths" in specs:
+        raise ArgumentError(f"lengths beside causal={BOTTOM_RIGHT!r}; {_MASK_AS_BIAS}")
 
 
 def _check_types(specs: Mapping[str, TensorSpec]) -> None:
@@ -309,14 +308,14 @@ def _check_types(specs: Mapping[str, TensorSpec]) -> None:
 
 
 def _check_lengths(specs: Mapping[str, TensorSpec], batch: int) -> None:
-    lengths = [name for name in _LENGTHS if name in specs]
-    if len(lengths) == 1:
-        missing = next(name for name in _LENGTHS if name not in specs)
-        raise ArgumentError(f"{missing} is missing; cuDNN takes it together with {lengths[0]}")
-    for name in lengths:
+    for name in ("q_lengths", "kv_lengths"):
+        if name not in specs:
+            continue
         spec = specs[name]
         if spec.shape != (batch, 1, 1, 1) or spec.dtype != DataType.INT32:
-            raise ArgumentError(f"{name} is {spec}; needed: int32, of shape {(batch, 1, 1, 1)}")
+            raise ArgumentError(
+                f"{name} is {spec}; needed: int32, of shape {(batch, 1, 1, 1)}, or a list of integers"
+            )
 
 
 def _check_bias(shape: tuple[int, ...], scores_shape: tuple[int, ...]) -> None:

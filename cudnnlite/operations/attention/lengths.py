@@ -11,9 +11,10 @@ from cudnnlite.arguments import integer
 from cudnnlite.devices.arrays import DeviceArray
 from cudnnlite.devices.foreign import Operand
 from cudnnlite.devices.handle import Handle
-from cudnnlite.errors import CaptureError
+from cudnnlite.errors import ArgumentError, CaptureError
 from cudnnlite.plans.operands import on_device, use
 from cudnnlite.specs import TensorSpec
+from cudnnlite.texts import counted
 
 
 def both_lengths(
@@ -25,7 +26,7 @@ def both_lengths(
 ) -> dict[str, Any]:
     """Return none or both of the lengths by name, as operands of shape (batch, 1, 1, 1).
 
-    Where a call has one alone, all steps of the other are valid.
+    If one of them is missing, all steps of the other are valid.
     """
     given = {"q_lengths": (q_lengths, q), "kv_lengths": (kv_lengths, k)}
     if q_lengths is None and kv_lengths is None:
@@ -44,12 +45,18 @@ def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> 
     if len(shape) != 4:
         return lengths
     batch, _, steps, _ = shape
-    if lengths is None and handle is not None and not isinstance(sequences, TensorSpec):
-        return _array(handle, name, [steps] * batch)
-    if isinstance(lengths, (list, tuple, range)):
+    has_values = handle is not None and not isinstance(sequences, TensorSpec)
+    if lengths is None:
+        lengths = [steps] * batch
+    if _are_on_host(lengths):
         counts = [integer(count, f"{name}[{n}]", 1, steps) for n, count in enumerate(lengths)]
-        if handle is None:
-            return TensorSpec((len(counts), 1, 1, 1), "int32")
+        if len(counts) != batch:
+            raise ArgumentError(
+                f"{name} has {counted(len(counts), 'length')}; needed: {batch}, one for each "
+                f"sequence of {shape} (batch, heads, steps, size)"
+            )
+        if handle is None or not has_values:
+            return TensorSpec((batch, 1, 1, 1), "int32")
         return _array(handle, name, counts)
     if len(getattr(lengths, "shape", ())) != 1:
         return lengths
@@ -59,6 +66,14 @@ def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> 
         strides = (*lengths.strides, 1, 1, 1)
         return TensorSpec((*lengths.shape, 1, 1, 1), lengths.dtype, strides=strides)
     return lengths if handle is None else on_device(handle, lengths, name).reshape(-1, 1, 1, 1)
+
+
+def _are_on_host(lengths: Any) -> bool:
+    """Return whether lengths are Python's, or an array of one axis of NumPy or of PyTorch's CPU."""
+    if isinstance(lengths, (list, tuple, range)):
+        return True
+    is_array = hasattr(lengths, "tolist") and not hasattr(lengths, "__cuda_array_interface__")
+    return is_array and len(lengths.shape) == 1
 
 
 def _array(handle: Handle, name: str, counts: list[int]) -> DeviceArray:
