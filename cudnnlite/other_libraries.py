@@ -295,9 +295,17 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
     },
     "scaled_dot_product_attention_": {
         "is_causal": "it is causal=",
-        "attn_mask": "a mask that is added is bias=",
+        **dict.fromkeys(
+            ("attn_mask", "mask"), "a mask that is added is bias=; padding is kv_lengths="
+        ),
         "dropout_p": "it is dropout=",
         "enable_gqa": "heads are shared where k and v have fewer",
+        **dict.fromkeys(
+            ("lengths", "seq_lens", "seqlens", "actual_seq_lens"),
+            "kv_lengths= has the lengths of the keys, q_lengths= those of the queries",
+        ),
+        **dict.fromkeys(("lengths_k", "seq_len_kv", "seqlens_k"), "it is kv_lengths="),
+        **dict.fromkeys(("lengths_q", "seq_len_q", "seqlens_q"), "it is q_lengths="),
         **dict.fromkeys(
             ("key_padding_mask", "attention_mask"),
             "it is q_lengths= and kv_lengths=; or bias=, 0 to keep a key and a large negative "

@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from itertools import takewhile
 from typing import Any, NoReturn, TypeVar
 
@@ -145,7 +146,9 @@ def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
         for kind in re.findall(r"\w+(?:Spec|Policy)\b", str(parameter.annotation)):
             spec = module_names.get(kind)
             if spec and name in inspect.signature(spec).parameters:
-                example = f"{argument}={path_of_spec(kind)}({name}={shown(value)})"
+                # A member of an enum is shown by the name that a spec takes for it.
+                text = repr(value.name.lower()) if isinstance(value, Enum) else shown(value)
+                example = f"{argument}={path_of_spec(kind)}({name}={text})"
                 hints.append(f"; it is a field of {argument}: {example}")
     return "".join(hints)
 

@@ -87,6 +87,11 @@ def test_what_cannot_be_tuned(handle: dnn.Handle) -> None:
         "cannot be tuned; allowed: convolution_forward",
         lambda: dnn.tune(handle, dnn.pooling_forward, x, dnn.PoolingSpec(2)),
     )
+    refuses(
+        dnn.ArgumentError,
+        r"policy=dnn\.TuningPolicy\(workspace_limit='1 MiB'\)",
+        lambda: dnn.tune(handle, dnn.softmax_forward, x, workspace_limit="1 MiB"),
+    )
     with pytest.raises(TypeError, match="missing a required argument: 'w'"):
         dnn.tune(handle, dnn.convolution_forward, x)
     with pytest.raises(TypeError, match="argument 'epilogue'; it is activation="):

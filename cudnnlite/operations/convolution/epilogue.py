@@ -69,7 +69,7 @@ class EpilogueRequest(ConvolutionRequest):
         if engine is not None and not isinstance(engine, Engine):
             raise ArgumentError(
                 f"algorithm={shown(self.algorithm)}; allowed with an epilogue: an Engine, or a "
-                "result of Tuner.tune"
+                "result of dnn.tune"
             )
 
     def key(self) -> tuple[Any, ...]:
@@ -121,7 +121,7 @@ class EpilogueRequest(ConvolutionRequest):
     def _refuse_ranking(self, function_name: str) -> NoReturn:
         raise ArgumentError(
             f"activation is given to {function_name}, which ranks the algorithms of the descriptor call; "
-            "Tuner.tune ranks the engines of the graph, which problem(...).graph is"
+            "dnn.tune(handle, dnn.convolution_forward, ..., activation=...) ranks the engines"
         )
 
     def epilogue_graph(self) -> Graph:

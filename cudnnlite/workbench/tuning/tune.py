@@ -67,6 +67,12 @@ def tune(
         raise ArgumentError(
             f"operation={shown(operation)}; needed: an operation, such as dnn.convolution_forward"
         )
+    for name in ("interface", "workspace_limit"):
+        if name in options:
+            raise ArgumentError(
+                f"{name} is an argument of a call; dnn.tune has it in the policy: "
+                f"policy=dnn.TuningPolicy({name}={shown(options[name])})"
+            )
     describe = getattr(operation, "graph", operation.problem)
     with Tuner(handle, ":memory:", policy) as tuner:
         return tuner.tune(describe(*arguments, **options))
