@@ -182,6 +182,8 @@ class Recorder(Memory):
         finally:
             microseconds = (time.perf_counter_ns() - start) / 1000
             readable = {argument.name: self._readable(argument) for argument in arguments}
+            if record.name == "cudnnBackendSetAttribute":
+                readable |= self._readable_attribute(arguments)
             statement.call = TracedCall(
                 record.name, readable, Status(status), microseconds, *statement.where
             )
@@ -459,6 +461,19 @@ class Recorder(Memory):
         element_type = c_type.rstrip("[] *")
         values = [_readable_value(element, element_type) for element in _pointed_values(argument)]
         return tuple(values) if isinstance(argument.passed, ctypes.Array) else values[0]
+
+    def _readable_attribute(self, arguments: list[Argument]) -> dict[str, Any]:
+        """Return the values of a backend descriptor's attribute; nothing if they are addresses."""
+        descriptor, attribute, kind = (argument.value for argument in arguments[:3])
+        type_name = BackendAttributeType(kind).name
+        name = BackendAttributeName(attribute).name
+        _, _, values = self._attributes[descriptor.value].get(name, (attribute, kind, ()))
+        element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
+        if type_name in _OPAQUE or element is ctypes.c_void_p or not len(values):
+            return {}
+        enum = _ENUMS.get(type_name)
+        elements = tuple(value if enum is None else enum(value) for value in values)
+        return {"arrayOfElements": elements}
 
     # ------------------------------------------------------------ graphs, and what is older than
     # the trace

@@ -303,6 +303,24 @@ def test_calls_are_data(handle: dnn.Handle) -> None:
     assert "&lt;cudnn.h&gt;" in trace._repr_html_()
 
 
+def test_attributes_of_descriptors_are_shown_by_their_values(handle: dnn.Handle) -> None:
+    """So a printed trace shows which engine ran."""
+    x, w = handle.full((1, 8, 5, 4), 1.0), handle.full((4, 8, 3, 3), 1.0)
+    with dnn.trace() as trace:
+        dnn.convolution_forward(handle, x, w, algorithm="engine 2")
+    values = {
+        call.arguments["attributeName"].name: call.arguments["arrayOfElements"]
+        for call in trace.calls
+        if call.function == "cudnnBackendSetAttribute"
+    }
+    assert values["ENGINE_GLOBAL_INDEX"] == (2,)
+    assert values["CONVOLUTION_COMP_TYPE"] == (dnn.DataType.FLOAT,)
+    assert values["TENSOR_DIMENSIONS"] == (1, 4, 3, 2)
+    assert "attributeType=INT64, elementCount=1, arrayOfElements=(2,))" in str(trace)
+    for name in ("ENGINE_OPERATION_GRAPH", "VARIANT_PACK_DATA_POINTERS"):
+        assert isinstance(values[name], int), "addresses stay where they are"
+
+
 def test_addresses_are_shown_as_such_however_low_they_are() -> None:
     call = TracedCall(
         "cudnnSetStream", {"handle": 4096, "streamId": 1}, dnn.enums.Status.SUCCESS, 1.0, "", 0
