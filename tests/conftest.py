@@ -108,6 +108,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return 0 if REQUIRE_GPU else None
 
 
+@pytest.hookimpl(trylast=True)  # after `-k` and `-m`, so that the summary counts what they leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the slow tests, and deselect GPU tests without a GPU, and exhaustive ones.
 

@@ -31,8 +31,8 @@ _MOST_NAMES = 6  # of candidates that a line of the printed table has
 class AlgorithmTable(Sequence[AlgorithmResult]):
     """Every candidate of a search, the best first and the failed ones last.
 
-    It prints as a table, also in a notebook.  Candidates that were timed as one kernel share a row,
-    and those that cannot be used share a line for each reason.
+    It prints as a table, also in a notebook.  Candidates that were timed as one kernel share a row.
+    Candidates that cannot be used are listed below, in one line for each reason.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     timing : str
         The source of the times, with the device.
     work : Work or None
-        The operations and bytes that the problem needs at least.
+        The least operations and bytes that the problem needs.
     peaks : Peaks or None
-        The peaks of the device, if they are known: then the table has rates.
+        The peak rates of the device; if they are known, the table shows rates, too.
     searched_with : int or None
-        The bytes of workspace that the search had; candidates that need more failed.
+        The workspace of the search in bytes; candidates that need more failed.
 
     Examples
     --------
@@ -267,7 +267,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 lines.append(f"here the same kernel as {named(self._rows[first])}: {names}")
         return lines
 
-    def unserved_lines(self) -> list[str]:
+    def unusable_lines(self) -> list[str]:
         """Return a line for each reason why candidates cannot be used, with their names.
 
         More than a few names are their number: `explain` has a line for each candidate.
@@ -281,7 +281,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             names = named_together(rows)
             if len(rows) > _MOST_NAMES:
                 names = f"{len(rows)} candidates"
-            lines.append(f"not served: {names}: {reason}")
+            lines.append(f"cannot be used: {names}: {reason}")
         return lines
 
     def cells(self) -> list[tuple[str, ...]]:
@@ -333,7 +333,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
                 f"{self.title}; times: {self.timing}",
                 *aligned([heading, *shown_rows], NUMERIC),
                 *self.same_kernel_lines(),
-                *self.unserved_lines(),
+                *self.unusable_lines(),
             ]
         )
 
@@ -356,7 +356,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             body += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
         caption = f"<caption>{escape(self.title)}; times: {escape(self.timing)}</caption>"
         table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        notes = "".join(f"<br><small>{escape(line)}</small>" for line in self.unserved_lines())
+        notes = "".join(f"<br><small>{escape(line)}</small>" for line in self.unusable_lines())
         # The table may be wider than the column of a page.
         return f'<div style="overflow-x: auto">{table}{notes}</div>'
 

@@ -247,8 +247,8 @@ def test_one_kernel_is_one_row_of_a_page():
     with_failures = AlgorithmTable([*rows, *failed], title="t", timing="t")
     assert with_failures.kernels() == [(0, 1), (2,), (3,), (4,), (5,)]
     assert str(with_failures).splitlines()[6:] == [
-        "not served: FFT (FMA): too large; here the same kernel as GEMM (FMA)",
-        "not served: DIRECT (FMA): too slow; here the same kernel as GEMM (FMA)",
+        "cannot be used: FFT (FMA): too large; here the same kernel as GEMM (FMA)",
+        "cannot be used: DIRECT (FMA): too slow; here the same kernel as GEMM (FMA)",
     ]
     assert table.status_of(rows[1]) == "ok; here the same kernel as GEMM (FMA)"
 
@@ -257,8 +257,8 @@ def test_candidates_that_cannot_be_used_are_folded_by_their_reason():
     row = AlgorithmResult(A.GEMM, MathType.FMA, why_not="fewer bits")
     few = AlgorithmTable([row] * 2, title="t", timing="t")
     many = AlgorithmTable([row] * 7, title="t", timing="t")
-    assert few.unserved_lines() == ["not served: GEMM (FMA, FMA): fewer bits"]
-    assert many.unserved_lines() == ["not served: 7 candidates: fewer bits"]
+    assert few.unusable_lines() == ["cannot be used: GEMM (FMA, FMA): fewer bits"]
+    assert many.unusable_lines() == ["cannot be used: 7 candidates: fewer bits"]
     assert many.explain().count("not chosen: fewer bits") == 7
 
 
@@ -277,7 +277,7 @@ def test_printing(table):
         "IMPLICIT_PRECOMP_GEMM  TENSOR_OP     0.5000     10 MiB  no             ok",
         "GEMM                   FMA           1.0000     20 MiB  yes            ok",
         "IMPLICIT_GEMM          FMA           2.0000        0 B  yes            ok",
-        "not served: DIRECT (DEFAULT): NOT_SUPPORTED",
+        "cannot be used: DIRECT (DEFAULT): NOT_SUPPORTED",
     ]
     assert repr(table) == "<AlgorithmTable of 5: a <convolution> & more>"
 
@@ -319,7 +319,7 @@ def test_html_has_the_same_cells_and_escapes_them(table):
     assert [tuple(row) for row in parser.rows] == table.cells()[:-1]
     assert parser.cells == [
         "a <convolution> & more; times: cudnnFind",
-        "not served: DIRECT (DEFAULT): NOT_SUPPORTED",
+        "cannot be used: DIRECT (DEFAULT): NOT_SUPPORTED",
     ]
 
 
@@ -404,8 +404,8 @@ def test_columns_of_an_rnn(rnn_table):
             "STANDARD        FMA           2.0000        0 B    5 MiB  1.0e-07  ok; run once: "
             "more than 3 times the best"
         ),
-        f"not served: PERSIST_DYNAMIC (DEFAULT): {WRONG.why_not}",
-        f"not served: PERSIST_STATIC_SMALL_H (DEFAULT): NOT_SUPPORTED: {REFUSED.why_not}",
+        f"cannot be used: PERSIST_DYNAMIC (DEFAULT): {WRONG.why_not}",
+        f"cannot be used: PERSIST_STATIC_SMALL_H (DEFAULT): NOT_SUPPORTED: {REFUSED.why_not}",
     ]
 
 
