@@ -14,6 +14,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 from _ext.run_tables import Cell, read_run, text_of
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.ticker import LogFormatter
@@ -227,6 +228,43 @@ def im2col() -> None:
     save(figure, "im2col")
 
 
+def layouts() -> None:
+    """One image of two channels in memory, channels first and channels last."""
+    figure, axis = plt.subplots(figsize=(9, 3.0))
+    axis.set(xlim=(0, 17.4), ylim=(0.2, 6.6), aspect="equal")
+    axis.set_axis_off()
+    colors = ("#9ecae9", "#f7c59f")
+    height, width = 2, 3
+    cells = np.arange(2 * height * width).reshape(2, height, width)
+
+    def cell(x: float, y: float, channel: int, number: int) -> None:
+        square = Rectangle((x, y), 1, 1, facecolor=colors[channel], edgecolor="#444", linewidth=0.8)
+        axis.add_patch(square)
+        axis.text(x + 0.5, y + 0.5, str(number), ha="center", va="center")
+
+    for channel in range(2):
+        bottom = 3.4 * (1 - channel) + 0.6
+        for row in range(height):
+            for column in range(width):
+                cell(0.2 + column, bottom + 1 - row, channel, cells[channel, row, column])
+        axis.text(1.7, bottom + 2.2, f"channel {channel}", ha="center", fontsize=9)
+    strips = {
+        "NCHW: strides (12, 6, 3, 1)": (cells, "one channel after the other"),
+        "NHWC: strides (12, 1, 6, 2)": (
+            np.moveaxis(cells, 0, -1),
+            "all channels of a pixel together",
+        ),
+    }
+    for index, (title, (order, meaning)) in enumerate(strips.items()):
+        bottom = 3.4 * (1 - index) + 1.1
+        for place, number in enumerate(order.ravel()):
+            cell(5.2 + place, bottom, int(number) // (height * width), int(number))
+        axis.text(5.2, bottom + 1.25, title, fontsize=9)
+        axis.text(17.2, bottom + 1.25, meaning, ha="right", fontsize=9, color=OURS)
+        axis.text(5.2, bottom - 0.6, "address 0", fontsize=8, color="#626b76")
+    save(figure, "layouts")
+
+
 def lstm_cell() -> None:
     """The gates of an LSTM."""
     figure, axis = plt.subplots(figsize=(9, 4.2))
@@ -356,6 +394,7 @@ PICTURES = (
     beside_pytorch,
     interfaces,
     im2col,
+    layouts,
     lstm_cell,
     rooflines,
 )
