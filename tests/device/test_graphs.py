@@ -708,8 +708,10 @@ def test_products_with_bias_and_activation(
 # By name of a family: shape of x, shape of scale, normalised axes.
 NORMALIZATIONS = {
     "layer": ((6, 40, 1, 1), (1, 40, 1, 1), (1, 2, 3)),
+    "layer of rows": ((6, 40), (1, 40), (1,)),
     "layer of images": ((3, 8, 5, 4), (1, 8, 5, 4), (1, 2, 3)),
     "rms": ((6, 40, 1, 1), (1, 40, 1, 1), (1, 2, 3)),
+    "rms of rows": ((6, 40), (1, 40), (1,)),
     "rms of images": ((3, 8, 5, 4), (1, 8, 5, 4), (1, 2, 3)),
     "instance": ((3, 8, 5, 4), (1, 8, 1, 1), (2, 3)),
     "instance of volumes": ((2, 8, 3, 5, 4), (1, 8, 1, 1, 1), (2, 3, 4)),
@@ -746,6 +748,43 @@ def test_normalisations_forward(handle: dnn.Handle, case: str, dtype: str) -> No
     near(results[0], y, "normalisation")
     for result, expected in zip(results[1:], statistics, strict=True):
         near(result, expected, "normalisation", "float32")
+
+
+@pytest.mark.parametrize("family", ["layer", "rms"])
+def test_normalisations_of_rows_are_those_of_images_of_one_pixel(
+    handle: dnn.Handle, family: str
+) -> None:
+    """x is (N, C) and scale (C,), also if x is a view with gaps."""
+    operands = Operands(handle, "float16")
+    operands.add("x", (6, 40), strides=(48, 1))
+    operands.add("scale", (40,), "float32")
+    if family == "layer":
+        operands.add("bias", (40,), "float32")
+    forward = getattr(dnn, f"{family}_normalization_forward")
+    backward = getattr(dnn, f"{family}_normalization_backward")
+
+    def both_directions(*shapes: tuple[int, ...]) -> list[dnn.DeviceArray]:
+        x, scale, *bias = (
+            array.copy().reshape(shape)
+            for array, shape in zip(operands.arrays.values(), shapes, strict=False)
+        )
+        y, *statistics = forward(
+            handle, x, scale, **dict(zip(["bias"], bias, strict=False)), training=True
+        )
+        return [y, *statistics, *backward(handle, y, x, scale, *statistics)]
+
+    rows = both_directions((6, 40), (40,), (40,))
+    images = both_directions((6, 40, 1, 1), (1, 40, 1, 1), (1, 40, 1, 1))
+    for row, image in zip(rows, images, strict=True):
+        np.testing.assert_array_equal(row.numpy().ravel(), image.numpy().ravel())
+    statistics = [(6, 1)] * (2 if family == "layer" else 1)
+    gradients = [(6, 40), *[(40,)] * len(statistics)]
+    assert [row.shape for row in rows] == [(6, 40), *statistics, *gradients]
+    y = forward(handle, **operands.arrays)
+    np.testing.assert_array_equal(y.numpy(), rows[0].numpy())
+    scale = handle.full((6,), 1.0)
+    with pytest.raises(dnn.ArgumentError, match=r"scale has shape \(6,\); needed .*: \(40,\)"):
+        forward(handle, **operands.arrays | {"scale": scale})
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -70,12 +70,12 @@ def layer_normalization_forward(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     x : device array
-        ``(N, C, 1, 1)`` or any shape of rank 3 to 5; float16, bfloat16 or float32.  cuDNN takes no
+        ``(N, C)``, or any shape of rank 3 to 5; float16, bfloat16 or float32.  cuDNN takes no
         operands with gaps: each call copies them, and a plan refuses them.
     scale, bias : device array
-        Of the rank of `x`: its size along the axes that are normalised, 1 along the others, the
-        first among them.  float32, or of the data type of `x`; in the order in which `x` lies in
-        memory.
+        ``(C,)`` beside ``(N, C)``; otherwise of the rank of `x`, with its size along the axes that
+        are normalised, and 1 along the others, which include the first.  float32, or of the data
+        type of `x`; in the order in which `x` lies in memory.
     epsilon : float
         Added to the variance.
     training : bool
@@ -422,26 +422,27 @@ def forward_graph(
     specs: Mapping[str, TensorSpec], mode: str, epsilon: float, training: bool
 ) -> Graph:
     """Return a normalisation as a graph."""
-    _check_parameters(specs, mode)
+    images = _as_images(specs, mode)
+    _check_parameters(images, mode)
     graph = Graph()
-    tensors = _inputs(graph, specs)
+    tensors = _inputs(graph, specs, images)
     x = tensors["x"]
     result = graph.normalization_forward(
         mode, x, tensors["scale"], tensors.get("bias"), epsilon=epsilon, training=training
     )
-    graph.output("y", result.y, x.dtype, specs["x"].strides)
-    if result.mean is not None:
-        graph.output("mean", result.mean)
-    if result.inv_variance is not None:
-        graph.output("inv_variance", result.inv_variance)
+    graph.output("y", result.y, x.dtype, specs["x"].strides, specs["x"].shape)
+    for name, statistic in (("mean", result.mean), ("inv_variance", result.inv_variance)):
+        if statistic is not None:
+            graph.output(name, statistic, shape=statistic.shape[: specs["x"].rank])
     return graph
 
 
 def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
     """Return the gradients of a normalisation as a graph."""
-    _check_parameters(specs, mode)
+    images = _as_images(specs, mode)
+    _check_parameters(images, mode)
     graph = Graph()
-    tensors = _inputs(graph, specs)
+    tensors = _inputs(graph, specs, images)
     x, scale = tensors["x"], tensors["scale"]
     result = graph.normalization_backward(
         mode,
@@ -452,19 +453,57 @@ def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
         tensors["inv_variance"],
         has_bias=mode != "RMS",
     )
-    graph.output("dx", result.dx, x.dtype, specs["x"].strides)
-    strides = specs["scale"].strides
-    graph.output("dscale", result.dscale, scale.dtype, strides)
+    graph.output("dx", result.dx, x.dtype, specs["x"].strides, specs["x"].shape)
+    parameter = specs["scale"]
+    graph.output("dscale", result.dscale, scale.dtype, parameter.strides, parameter.shape)
     if result.dbias is not None:
-        graph.output("dbias", result.dbias, scale.dtype, strides)
+        graph.output("dbias", result.dbias, scale.dtype, parameter.strides, parameter.shape)
     return graph
 
 
-def _inputs(graph: Graph, specs: Mapping[str, TensorSpec]) -> dict[str, GraphTensor]:
-    return {
-        name: graph.input(name, spec.shape, spec.dtype, spec.strides)
-        for name, spec in specs.items()
-    }
+def _as_images(specs: Mapping[str, TensorSpec], mode: str) -> Mapping[str, TensorSpec]:
+    """Return the specs of rows (N, C) and their parameters as those of images of one pixel."""
+    x, scale = specs["x"], specs["scale"]
+    if x.rank != 2 or mode == "INSTANCE":
+        return specs
+    if scale.rank == 1 and scale.shape != x.shape[1:]:
+        raise ArgumentError(
+            f"scale has shape {scale.shape}; needed beside x {x.shape}: {x.shape[1:]}"
+        )
+    return {name: _as_image(spec) for name, spec in specs.items()}
+
+
+def _as_image(spec: TensorSpec) -> TensorSpec:
+    """Return (N, C) as (N, C, 1, 1), and (C,) as (1, C, 1, 1); others as they are, to be refused."""
+    if spec.rank > 2:
+        return spec
+    shape, strides = spec.shape, spec.strides
+    if spec.rank == 1:
+        shape, strides = (1, *shape), (shape[0], *strides)
+    return TensorSpec((*shape, 1, 1), spec.dtype, strides=(*strides, 1, 1))
+
+
+def _reshaping(x: TensorSpec, scale: TensorSpec) -> str:
+    """Return a hint at the view of a vector that fits one axis of the input; empty if none does."""
+    axes = [axis for axis in range(1, x.rank) if scale.shape == (x.shape[axis],)]
+    if len(axes) != 1:
+        return ""
+    shape = tuple(size if axis in axes else 1 for axis, size in enumerate(x.shape))
+    return f"; scale.reshape{shape} is such a view"
+
+
+def _inputs(
+    graph: Graph, specs: Mapping[str, TensorSpec], images: Mapping[str, TensorSpec]
+) -> dict[str, GraphTensor]:
+    """Add the operands to a graph, and return them as images."""
+    tensors = {}
+    for name, spec in specs.items():
+        tensor = graph.input(name, spec.shape, spec.dtype, spec.strides)
+        image = images[name]
+        if image is not spec:
+            tensor = graph.view(tensor, image.shape, image.strides)
+        tensors[name] = tensor
+    return tensors
 
 
 def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
@@ -476,15 +515,10 @@ def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
                 f"{name} is {spec}; needed in a plan and a graph: no gaps (a call copies operands "
                 f"with gaps, {name}.copy() has none)"
             )
-    if x.rank == 2:
-        rows, columns = x.shape
-        raise ArgumentError(
-            f"x has shape {x.shape}; needed: rank 3 to 5: x.reshape({rows}, {columns}, 1, 1) and "
-            f"scale.reshape(1, {columns}, 1, 1) are views"
-        )
-    if not 3 <= x.rank <= 5:
-        raise ArgumentError(f"x has shape {x.shape}; needed: rank 3 to 5, such as (N, C, 1, 1)")
     is_instance = mode == "INSTANCE"
+    if not 3 <= x.rank <= 5:
+        smallest = 3 if is_instance else 2
+        raise ArgumentError(f"x has shape {x.shape}; needed: rank {smallest} to 5")
     channels = (1, x.shape[1], *(1,) * (x.rank - 2))
     fits = scale.rank == x.rank and all(
         size in (1, whole) for size, whole in zip(scale.shape, x.shape, strict=True)
@@ -499,6 +533,7 @@ def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
         )
         raise ArgumentError(
             f"scale has shape {scale.shape}; needed beside x {x.shape}: {requirement}"
+            f"{_reshaping(x, scale)}"
         )
     statistics = tuple(
         1 if parameter == size else size
