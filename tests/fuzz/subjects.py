@@ -87,6 +87,10 @@ class Things:
         self.sequence = self.handle.array(rng.standard_normal((4, 2, 2), np.float32))
         out = dnn.rnn_forward(self.handle, self.lstm, self.weights, self.sequence, training=True)
         self.reserve, self.sequences = out.reserve, out.y
+        self.reserve_with_gradients = dnn.rnn_forward(
+            self.handle, self.lstm, self.weights, self.sequence, training=True
+        ).reserve
+        dnn.rnn_backward_data(self.handle, self.reserve_with_gradients, self.sequences)
         self.problem = dnn.convolution_forward.problem(
             self.x.spec, dnn.FilterSpec(self.w.shape), self.conv
         )
@@ -660,7 +664,7 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
     },
     "rnn_backward_weights": lambda t: {
         "handle": t.handle,
-        "reserve": t.reserve,
+        "reserve": t.reserve_with_gradients,
         "out": None,
         "accumulate": False,
     },
@@ -676,6 +680,13 @@ LEGAL: dict[str, Callable[[Things], dict[str, Any]]] = {
         reserve=None,
         workspace=None,
     ),
+    "tune": lambda t: {
+        "handle": t.handle,
+        "operation": dnn.matmul,
+        "a": dnn.TensorSpec((2, 4), "float16"),
+        "b": dnn.TensorSpec((4, 2), "float16"),
+        "policy": None,
+    },
     "tune_model": lambda t: {
         "problems": dnn.ProblemList(),
         "device": t.device,

@@ -15,6 +15,7 @@ from cudnnlite.workbench.tuning.tuner import Tuner
 def tune(
     handle: Handle,
     operation: OperationFunction[..., Any],
+    /,
     *arguments: Any,
     policy: TuningPolicy | None = None,
     **options: Any,
@@ -28,7 +29,7 @@ def tune(
     Parameters
     ----------
     handle : Handle
-        The handle to measure on.  A measurement waits for all other work on its device.
+        The handle to measure on; by position, as the operation is.  A measurement waits for all other work on its device.
     operation : operation
         A convolution, one of its gradients, `rnn_forward`, or an operation that is a graph, such as
         `matmul`.
