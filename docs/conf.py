@@ -6,6 +6,8 @@ import sys
 from importlib import import_module, metadata
 from pathlib import Path
 
+from sphinx.util.nodes import make_refnode
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 paths = import_module("public_names").paths
@@ -92,6 +94,18 @@ def plain_aliases(app, what, name, obj, options, signature, returned):
     )
 
 
+# Types in signatures that are described together, in a section of one page.
+TYPES = re.compile(r"AnyArray|AnyDtype|ArrayLike|Epilogue|Operand|\w+(?:Activation|Algorithm|Mode)Name")
+
+
+def link_to_types(app, env, node, content):
+    """Let a type in a signature lead to the section that describes it."""
+    if not TYPES.fullmatch(node["reftarget"].rpartition(".")[2]):
+        return None
+    page = "reference/handle_and_arrays"
+    return make_refnode(app.builder, node["refdoc"], page, "types-in-signatures", content)
+
+
 def link_to_tutorials(app, docname, source):
     """Let links to the notebooks in examples/ lead to the pages that are made of them."""
     source[0] = re.sub(r"\]\((?:\.\./)+examples/(\w+\.ipynb)", r"](/tutorials/\1", source[0])
@@ -101,3 +115,4 @@ def setup(app):
     """Sphinx calls this."""
     app.connect("source-read", link_to_tutorials)
     app.connect("autodoc-process-signature", plain_aliases)
+    app.connect("missing-reference", link_to_types)

@@ -45,7 +45,8 @@ def doctor(
 ) -> None:
     """Look for problems of cuDNN, CUDA and the tuning cache; name a fix for each.
 
-    Each trial runs in a process of its own.  Nothing is changed.
+    A separate process loads libcudnn and tries CUDA, so a crash is only a finding.  Nothing is
+    changed.
     """
     from cudnnlite.workbench.doctor import Verdict, examine
 

@@ -50,30 +50,30 @@ ArrayT = TypeVar("ArrayT", bound="DeviceArray")
 class DeviceArray(RefusedOperators, NonCopyable):
     """An array in device memory.
 
-    Made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  Its memory is freed,
-    in stream order, when the last owner is gone: this object, a view of it, or whoever took it
-    through `__dlpack__`.
+    Arrays are made by `Handle.array`, `Handle.empty`, `Handle.view` and by operations.  The memory
+    is freed, in stream order, when its last owner is gone: this object, a view of it, or an object
+    that took it through `__dlpack__`.
 
-    ``x[...]`` with integers, slices of positive steps and ``...`` is a view: the same memory,
-    without a copy.  An array keeps one axis at least: a single value has shape ``(1,)``.  There is
-    no arithmetic: that is CuPy's, PyTorch's and NumPy's.  An array has no truth value, and is equal
-    to itself alone: ``if x`` and ``x == y`` raise ArrayTypeError, ``x.numpy()`` has the values.
+    Indexing with integers, slices with positive steps and ``...`` returns a view of the same
+    memory, without a copy.  An array keeps at least one axis: a single value has shape ``(1,)``.
+    For arithmetic, use CuPy, PyTorch or NumPy.  ``if x`` and ``x == y`` raise ArrayTypeError,
+    because only ``x.numpy()`` copies the values to the host.
 
     Attributes
     ----------
     spec : TensorSpec
         Shape ``(N, C, *spatial)``, dtype and strides.
     device : Device
-        Where it is.
+        The device that has the memory.
     ptr : int
         The address of the first value; `ClosedError` after `close()`.
     nbytes : int
         The bytes from the first value to the last, gaps included.
     readonly : bool
-        Whether the owner forbids writing; then it cannot be an output.
+        Whether the owner forbids writing; if so, the array cannot be an output.
     stream : stream object
-        What orders its memory: copies to the host, and the freeing, happen on it.  A call on
-        another stream waits for this stream, and then this stream waits for the call.
+        The stream that orders the use of the memory: it runs copies to the host and the freeing.  A
+        call on another stream waits for this stream, and then this stream waits for the call.
 
     Examples
     --------

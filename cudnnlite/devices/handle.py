@@ -53,7 +53,7 @@ class Chooser(Protocol):
 
 
 class Handle(NativeObject[cudnnHandle_t]):
-    """A `cudnnHandle_t`, and what calls through it need: a device, a stream, a workspace.
+    """A `cudnnHandle_t`, with the device, the stream and the workspace of its calls.
 
     Parameters
     ----------
@@ -61,20 +61,21 @@ class Handle(NativeObject[cudnnHandle_t]):
         'cuda', 'cuda:1', 1, 'emulated', 'auto', or a `cuda.core.Device`.  If not given, the
         environment variable `CUDNNLITE_DEVICE` decides; 'cuda' if that is not set.
     stream : stream object or int, optional
-        What calls are enqueued on: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's
-        or CuPy's stream, or an address.  CUDA's default stream if not given.
+        The stream for calls: a `cuda.core.Stream`, anything with `__cuda_stream__`, PyTorch's or
+        CuPy's stream, or an address.  CUDA's default stream if not given.
     workspace_limit : int or str, optional
-        The most workspace a call may use: bytes, "64 MiB", or "10%" of the device's memory.
+        The most workspace that a call may use: bytes, "64 MiB", or "10%" of the device's memory.
     check_same_thread : bool
-        Whether use from another thread than the one that made it is an error.  cuDNN's handles are
-        not thread-safe: make one for each thread, or set this to False and see to the locking.
+        Whether it is an error to use the handle on a thread other than the one that made it.
+        cuDNN's handles are not thread-safe, so make one for each thread, or set this to False and
+        lock the handle yourself.
 
     Raises
     ------
     NoDeviceError
-        There is no such CUDA device; the message says how to choose the emulated one.
+        There is no such CUDA device; the message says how to choose the emulated device.
     CudnnError
-        `cudnnCreate` failed; where memory may be the reason, the message says how much was free.
+        `cudnnCreate` failed; if memory may be the reason, the message says how much was free.
 
     Notes
     -----

@@ -26,10 +26,10 @@ def causal(
     *,
     bottom_right: bool = False,
 ) -> GraphTensor:
-    """Return scores with those behind the diagonal masked: of steps that are yet to come.
+    """Return scores with those after the diagonal masked: each row sees no later columns.
 
-    The diagonal begins at the first score, or, with `bottom_right`, ends at the last one: then the
-    last row sees all columns, and there are no more rows than columns.
+    The diagonal begins at the first score.  With `bottom_right` it ends at the last score, so the
+    last row sees all columns; there must be no more rows than columns.
     """
     check_rank(graph, scores, "scores", 2)
     ends_at_last = one_of(bottom_right, "bottom_right", True, False)

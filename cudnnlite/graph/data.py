@@ -250,8 +250,8 @@ class GraphData:
     def _check_open(self) -> None:
         if self._is_frozen:
             raise ArgumentError(
-                "the graph was hashed or planned, and does not change any more; "
-                "copy.copy(graph) does"
+                "the graph was hashed or planned, so it can no longer be changed; "
+                "change a copy: copy.copy(graph)"
             )
 
     # --------------------------------------------------------------- operations
@@ -462,7 +462,7 @@ class GraphData:
         return cls.from_plain(plain)
 
     def freeze(self) -> None:
-        """Let it not change any more."""
+        """Forbid further changes of this graph."""
         self._is_frozen = True
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -77,9 +77,9 @@ class GraphProblem(Problem):
     Parameters
     ----------
     graph : GraphData
-        The graph, which does not change any more.
+        The graph, which can no longer be changed.
     scratch : iterable of str
-        Outputs that are in scratch memory, because nobody reads them: they are no operands.
+        Outputs that no caller reads: they are in scratch memory, and are not operands.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class GraphProblem(Problem):
 
     Notes
     -----
-    Two are equal if their graphs are, and what of them is in scratch memory.
+    Two problems are equal if their graphs and their scratch outputs are equal.
     """
 
     operation: GraphOperation

@@ -118,8 +118,8 @@ class BoundCall(Protocol[ResultT_co]):
 class OperationFunction(Generic[P, ResultT]):
     """A public operation: a call of it computes, and its methods return a plan or the problem.
 
-    Every public operation is of this class.  What type checkers know of an operation with other
-    methods, or with overloads, is a protocol that stands beside its methods.
+    Every public operation is of this class.  For an operation with other methods, or with
+    overloads, type checkers use a protocol, which is defined beside its methods.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class OperationFunction(Generic[P, ResultT]):
 
 
 class PublicFunction(Protocol):
-    """What type checkers know of any public operation, beside its call and its methods."""
+    """The attributes of every public operation, for type checkers, without its call and methods."""
 
     __name__: str
     __qualname__: str

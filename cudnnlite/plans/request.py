@@ -153,7 +153,7 @@ class Request(Generic[ResultT]):
         """Return the problem of the call, as data."""
         self.refuse(
             self.call_arguments() | self.choice_arguments(),
-            "problem, which returns what is asked and not how it is computed",
+            "problem, which describes what is computed, and not how",
         )
         problem = self.make_problem()
         return problem if self.problem_of is None else self.problem_of(problem)

@@ -1,4 +1,4 @@
-"""`stateful_operation` and `backward_operation`: public operations that are no problem as data.
+"""`stateful_operation` and `backward_operation`: public operations without a `Problem`.
 
 A CTC loss and attention have plans, and nothing that a tuner could choose.  A backward pass with
 weights runs by the plan of the forward call, whose descriptors and reserve space it needs.
@@ -20,7 +20,7 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 PlanT = TypeVar("PlanT")
 
 _NO_PROBLEM_DOC = """\
-Raise ArgumentError: a call of `{name}` is no problem as data, and cannot be listed or tuned.
+Raise ArgumentError: `{name}` has no `Problem`, so its calls cannot be listed or tuned.
 
 Raises
 ------
@@ -42,7 +42,7 @@ _NO_PLAN = Method(_NO_PLAN_DOC, "NoReturn")
 
 
 class StatefulFunction(PublicFunction, Protocol[P, ResultT_co, PlanT]):
-    """The type of a public operation that is no problem as data.
+    """The type of a public operation that has no `Problem`.
 
     `PlanT` is NoReturn for a backward pass, which the plan of the forward call makes.
     """
@@ -91,8 +91,8 @@ class BackwardRequest(Generic[ResultT]):
 def refuse_problem(name: str) -> NoReturn:
     """Raise the ArgumentError of an operation that has no declaration."""
     raise ArgumentError(
-        f"{name} is no problem as data: there is nothing to choose, so it cannot be listed or "
-        f"tuned; {name}.plan makes its plan"
+        f"{name} has no Problem: there are no algorithms to choose from, so it cannot be listed "
+        f"or tuned; {name}.plan makes its plan"
     )
 
 

@@ -22,7 +22,7 @@ AXES = (SeqDataAxis.BATCH, SeqDataAxis.BEAM, SeqDataAxis.TIME, SeqDataAxis.VECT)
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class AttentionSpec(FrozenSpec):
-    """Multi-head attention: a frozen value, equal and hashable by its fields.
+    """Multi-head attention: a frozen value, compared and hashed by its fields.
 
     Each head projects queries, keys and values, weighs the values by ``softmax(scale * q @ k.T)``,
     and projects the sum.  The results of the heads are added; without an output projection they
@@ -253,7 +253,7 @@ def _parse_compute_type(compute_type: Any, dtype: DataType) -> DataType:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SeqDataSpec(FrozenSpec, c_functions="cudnnSetSeqDataDescriptor"):
-    """Sequences of vectors for attention: a frozen value, equal and hashable by its fields.
+    """Sequences of vectors for attention: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------

@@ -53,19 +53,19 @@ class ConvolutionSpec(
     c_functions="cudnnSetConvolutionNdDescriptor cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType "
     "cudnnSetConvolutionReorderType",
 ):
-    """How a convolution is done: a frozen value, equal and hashable by its fields.
+    """How a convolution is done: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
     padding, stride, dilation : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding is in zeros on both sides; a
-        dilation of 1 means none. An axis may be padded by a pair of numbers, before and behind it:
-        ``padding=((0, 1), 2)``.  If the two numbers differ, the convolution runs through cuDNN's
-        graph interface, because the descriptor call has one number for both.  "same" is the padding
-        for which the result has the size of the image, divided by the stride and rounded up; if it
-        is odd, as for a filter of even size, the greater half is behind the axis (SAME_UPPER of
-        ONNX).  The fields keep the arguments, numbers or tuples; `steps` and `pads` have a number
-        for each axis.
+        One number for every spatial axis, or one for each.  Zeros are added on both sides; a
+        dilation of 1 means no dilation.  An axis may be padded by a pair of numbers, before and
+        behind it: ``padding=((0, 1), 2)``.  If the two numbers differ, the convolution runs through
+        cuDNN's graph interface, because the descriptor call has one number for both.  With "same",
+        the size of the result is that of the image divided by the stride, rounded up; if the
+        padding is odd, as for a filter of even size, the greater half is behind the axis
+        (SAME_UPPER of ONNX).  The fields are the arguments, numbers or tuples; `steps` and `pads`
+        have a number for each axis.
     groups : int
         The number of independent groups that the channels are divided into.
     mode : ConvolutionMode or str
@@ -75,11 +75,12 @@ class ConvolutionSpec(
         The type of cuDNN's sums.  If not given: float64 for float64 tensors, int32 for int8,
         float32 for the others.
     math_type : MathType or str
-        `MathType.DEFAULT` ("tf32"): on float32 tensors cuDNN multiplies in TF32 on Ampere and later
-        GPUs. `MathType.FMA` ("true_float32"): never.  TENSOR_OP and TENSOR_OP_ALLOW_CONVERSION as
-        in cuDNN.
+        `MathType.DEFAULT` ("tf32"): cuDNN multiplies float32 in TF32 on Ampere and later GPUs.
+        `MathType.FMA` ("true_float32"): cuDNN never uses TF32.  TENSOR_OP and
+        TENSOR_OP_ALLOW_CONVERSION mean what they mean in cuDNN.
     reorder_type : ReorderType or str
-        Whether cuDNN reorders an int8x32 filter itself (DEFAULT), or it was done before (NO).
+        Whether cuDNN reorders an int8x32 filter itself (DEFAULT), or the filter already is
+        reordered (NO).
 
     Examples
     --------

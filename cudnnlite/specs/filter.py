@@ -31,7 +31,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class FilterSpec(FrozenSpec, c_functions="cudnnSetFilterNdDescriptor"):
-    """Shape, dtype and layout of a filter: a frozen value, equal and hashable by its fields.
+    """Shape, dtype and layout of a filter: a frozen value, compared and hashed by its fields.
 
     Filters have no strides in cuDNN.
 

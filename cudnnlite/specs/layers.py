@@ -50,7 +50,7 @@ _SAMPLED = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF)  # an H200 refuses b
 class ActivationSpec(
     FrozenSpec, c_functions="cudnnSetActivationDescriptor cudnnSetActivationDescriptorSwishBeta"
 ):
-    """A function of each value by itself: a frozen value, equal and hashable by its fields.
+    """A function of each value by itself: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def parse_probability(value: Any, argument: str = "dropout") -> float:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class LRNSpec(FrozenSpec, c_functions="cudnnSetLRNDescriptor"):
-    """Local response normalisation: a frozen value, equal and hashable by its fields.
+    """Local response normalisation: a frozen value, compared and hashed by its fields.
 
     ``y = x / (k + alpha / n * sum(x ** 2)) ** beta``, the sum over `n` channels.
 
@@ -162,7 +162,7 @@ def _parse_from(value: Any, argument: str, smallest: float) -> float:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
-    """An operation on two values: a frozen value, equal and hashable by its fields.
+    """An operation on two values: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class OpTensorSpec(FrozenSpec, c_functions="cudnnSetOpTensorDescriptor"):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor"):
-    """A reduction of many values: a frozen value, equal and hashable by its fields.
+    """A reduction of many values: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ class ReduceTensorSpec(FrozenSpec, c_functions="cudnnSetReduceTensorDescriptor")
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class CTCLossSpec(FrozenSpec, c_functions="cudnnSetCTCLossDescriptor_v9"):
-    """How a CTC loss is computed: a frozen value, equal and hashable by its fields.
+    """How a CTC loss is computed: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -297,25 +297,25 @@ class CTCLossSpec(FrozenSpec, c_functions="cudnnSetCTCLossDescriptor_v9"):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class PoolingSpec(SpatialSpec, c_functions="cudnnSetPoolingNdDescriptor"):
-    """How images are pooled: a frozen value, equal and hashable by its fields.
+    """How images are pooled: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
     window, padding, stride : int or iterable of int
-        One number for every spatial axis, or one for each.  Padding and stride are named, because
-        libraries differ in their order.  Padding is on both sides, smaller than
-        the window, and never a maximum.  An axis may be padded by a pair of numbers, before and
-        behind it: ``padding=((0, 1), 2)``; "same" is the padding with which a result has the size
-        of the image, divided by the stride and rounded up, and an odd pixel is behind.  The stride
-        is the window's size if not given (once: `replace` keeps it).
+        One number for every spatial axis, or one for each.  Padding and stride are keywords,
+        because libraries differ in their order.  Padding is added on both sides, is smaller than
+        the window, and is never the maximum.  A pair of numbers pads an axis before and behind it:
+        ``padding=((0, 1), 2)``.  With "same", the size of the result is that of the image divided
+        by the stride, rounded up, and an odd pixel is behind.  The stride is the window's size if
+        not given; `replace` with another window keeps it.
     mode : PoolingMode or str
         "max", "max_deterministic", "average_count_include_padding" or
         "average_count_exclude_padding".
     nan : NanPropagation or str
         Whether the maximum of a window with a NaN is a NaN: "propagate" or "not_propagate".
     ceil_mode : bool
-        Whether a last window that reaches beyond the end of an axis gives a value, too; what is
-        beyond the padding is not counted.  A window that would begin there gives none.
+        Whether a last window that reaches beyond the end of an axis gives a value, too; positions
+        beyond the padding are not counted.  A window that begins behind the image gives none.
 
     Examples
     --------
@@ -525,7 +525,7 @@ def _shortest_pads(
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformerNdDescriptor"):
-    """A spatial transformer's result: a frozen value, equal and hashable by its fields.
+    """A spatial transformer's result: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -563,7 +563,7 @@ class SpatialTransformerSpec(FrozenSpec, c_functions="cudnnSetSpatialTransformer
 class TensorTransformSpec(FrozenSpec, c_functions="cudnnSetTensorTransformDescriptor"):
     """Padding, folding and a new layout for a tensor of rank 4 or 5.
 
-    A frozen value, equal and hashable by its fields.
+    A frozen value, compared and hashed by its fields.
 
     Folding takes blocks of pixels apart: ``(N, C, H, W)`` becomes ``(N, f * g * C, H / f, W / g)``,
     of which channel ``(i * g + j) * C + c`` has row i and column j of each block of channel c.

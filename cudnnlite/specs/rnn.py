@@ -46,7 +46,7 @@ _FLOATS = (DataType.FLOAT, DataType.DOUBLE, DataType.HALF, DataType.BFLOAT16)
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class RNNSpec(FrozenSpec):
-    """A recurrent network: a frozen value, equal and hashable by its fields.
+    """A recurrent network: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------
@@ -55,35 +55,35 @@ class RNNSpec(FrozenSpec):
     input_size, hidden_size : int
         The length of an input vector, and of a hidden state.
     num_layers : int
-        The number of layers, each fed with the output of the one below.
+        The number of layers; each reads the output of the layer below.
     bidirectional : bool
         Whether a second network reads each sequence from its end; the two outputs are concatenated.
     projection_size : int, optional
-        LSTM only: the hidden state is multiplied by a matrix to this length, at most `hidden_size`,
-        before it is put out and fed back.
+        LSTM only: the length, at most `hidden_size`, to which a matrix projects the hidden state
+        before it becomes output and recurrent input.
     bias : RNNBiasMode, str or bool
-        "double" (one beside the input's matrix, one beside the recurrent one; the default, and what
-        PyTorch has), "single_input", "single_recurrent", or "none", which is `RNNBiasMode.NO`, from
-        CUDNN_RNN_NO_BIAS.  True and False mean "double" and "none".
+        "double" (one for the input's product and one for the recurrent product, as in PyTorch; the
+        default), "single_input", "single_recurrent", or "none" (`RNNBiasMode.NO`,
+        CUDNN_RNN_NO_BIAS).  True and False mean "double" and "none".
     input_mode : RNNInputMode or str
-        "linear", or "skip": the first layer's input is not multiplied; `input_size` is then
+        "linear", or "skip": the first layer's input is not multiplied, so `input_size` must be
         `hidden_size`.
     dropout : float
-        The probability, 1 included, with which an output of a layer, but not of the last one, is
-        set to zero in training.
+        The probability, from 0 to 1, with which training sets an output of a layer to zero, except
+        in the last layer.
     clip : tuple of (float, float), optional
-        LSTM only: the smallest and the largest value that is read of a cell state, of cx too;
-        infinities are allowed.  cy itself is not clipped.  An H200 keeps the two in single
+        LSTM only: the limits to which cell states, including cx, are clipped when they are read;
+        infinities are allowed.  cy itself is not clipped.  An H200 keeps the limits in single
         precision, also for float64.
     dtype : DataType or str
-        The type of data and weights: "float32", "float64", "float16" or "bfloat16" (which cuDNN 9.0
-        and 9.10 refuse, 9.19 does not).
+        The type of data and weights: "float32", "float64", "float16" or "bfloat16" (refused by
+        cuDNN 9.0 and 9.10, but not by 9.19).
     compute_type : DataType or str, optional
         The type of cuDNN's computation.  If not given: float64 for float64, float32 for the others.
     math_type : MathType or str
         `MathType.DEFAULT` ("tf32"): float32 data is multiplied in TF32 on Ampere and later GPUs.
-        `MathType.FMA` ("true_float32"): never.  TENSOR_OP_ALLOW_CONVERSION: float32 may also be
-        rounded to float16 on the way.
+        `MathType.FMA` ("true_float32"): never in TF32.  TENSOR_OP_ALLOW_CONVERSION: float32 may
+        also be rounded to float16 on the way.
 
     Notes
     -----

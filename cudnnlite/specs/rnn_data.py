@@ -33,7 +33,7 @@ _FRIENDLY = {layout: name for name, layout in _LAYOUT_NAMES.items()}
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class RNNDataSpec(FrozenSpec, c_functions="cudnnSetRNNDataDescriptor"):
-    """A batch of sequences of vectors: a frozen value, equal and hashable by its fields.
+    """A batch of sequences of vectors: a frozen value, compared and hashed by its fields.
 
     Parameters
     ----------

@@ -168,7 +168,7 @@ PLAN_CASES: dict[str, Case] = {
     "other_v": Case(lambda b: b.call_a_plan(v=b.empty64(3, 2, 6, 7)), "v is"),
     "no_q": Case(lambda b: b.call_a_plan(q=None), r"\bq\b", case.ARRAY),
     "problem": Case(
-        lambda b: FORWARD.problem(b.spec, None, *b.operands.values()), "is no problem as data"
+        lambda b: FORWARD.problem(b.spec, None, *b.operands.values()), "has no Problem"
     ),
 }
 

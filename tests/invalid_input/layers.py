@@ -452,7 +452,7 @@ CTC_CASES: dict[str, Case] = {
     ),
     "problem": Case(
         lambda b: dnn.ctc_loss.problem(b.logits, LABELS, [3, 1, 2, 4], [8] * 4),
-        "ctc_loss is no problem as data",
+        "ctc_loss has no Problem",
     ),
 }
 OTHER_CASES: dict[str, Case] = {

@@ -57,26 +57,26 @@ def scaled_dot_product_attention_forward(
         Queries, ``(batch, heads, steps, size)``; float16, bfloat16, or float32 with sizes up to
         128.  The last axis must be packed; other strides are multiples of 16 bytes.
     k, v : device array
-        Keys and values, ``(batch, heads, steps, size)``, of q's data type.  The heads of q may be a
-        multiple of theirs: then several heads of queries share one of keys and values.
+        Keys and values, ``(batch, heads, steps, size)``, of q's data type.  The number of q's heads
+        may be a multiple of theirs; then several heads of q share one head of k and v.
     scale : float, optional
-        ``size ** -0.5``, if not given.
+        The factor of ``q k^T``; ``size ** -0.5`` if not given.
     causal : bool or str
-        Whether a query attends only to the keys up to its own step; "bottom_right": up to its step
-        from the end, so that the last query attends to all keys, as where q is the continuation of
-        a cache of keys.  Then k has no fewer steps than q.  With lengths, or a window, such a mask
-        is a `bias`: 0, and -inf for masked keys.
+        Whether a query attends only to the keys up to its own step.  With "bottom_right", steps are
+        counted from the end, so the last query attends to all keys, as if q continues a cache of
+        keys; k then needs at least as many steps as q.  "bottom_right" excludes lengths and a
+        window; pass such a mask as `bias`: 0, and -inf for masked keys.
     bias : device array, optional
         Added to the scores, ``(1 or batch, 1 or heads, 1 or q's steps, k's steps)``, of q's data
-        type or float32: a mask of the keys of each sequence is ``(batch, 1, 1, k's steps)``; the
-        gradients need all of q's steps.
+        type or float32.  A mask of each sequence's keys has the shape ``(batch, 1, 1, k's steps)``;
+        for gradients, the bias needs all of q's steps.
     q_lengths, kv_lengths : device array or sequence of int, optional
-        The number of steps of queries, and of keys and values, in each sequence, from 1 on: an
-        int32 array of shape ``(batch,)`` or ``(batch, 1, 1, 1)``, packed, or integers, which each
-        call copies to the device.  If a call has one alone, all steps of the other are valid; a
-        plan and a graph take both, and a plan is called with arrays of ``(batch, 1, 1, 1)``.
-        Beyond q_lengths, float16 and bfloat16 outputs are zero, and float32 outputs are not
-        written; stats are undefined there.
+        The number of steps of queries, and of keys and values, in each sequence, from 1 on: a
+        packed int32 array of shape ``(batch,)`` or ``(batch, 1, 1, 1)``, or integers, which each
+        call copies to the device.  If only one of the two is given, all steps of the other are
+        valid, and a plan or graph still has both as inputs.  Call a plan with arrays of
+        ``(batch, 1, 1, 1)``.  Beyond q_lengths, float16 and bfloat16 outputs are zero, and float32
+        outputs are not written; stats are undefined there.
     window : int, optional
         A query of step t attends to the keys of the steps after ``t - window``; earlier keys are
         masked.  Keys after step t are not masked, unless `causal` is true.
@@ -88,8 +88,8 @@ def scaled_dot_product_attention_forward(
         drops the same values, in the backward pass too.  A captured call always uses the pair of
         its capture.
     return_stats : bool
-        Whether stats are returned too, the logarithms of the sums of exponentials.
-        `scaled_dot_product_attention_backward` reads them.
+        Whether to return stats, too: the logarithms of the sums of exponentials, which
+        `scaled_dot_product_attention_backward` reads.
     out : device array, or a pair of them, optional
         o, or o and stats, written in place; new arrays if not given.  The last axis of o must be
         packed; its other strides are multiples of 16 bytes.  For a plan, give a spec with the strides.

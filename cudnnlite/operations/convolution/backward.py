@@ -71,15 +71,15 @@ def convolution_backward_data(
         another layout, each call converts them, and converts the output back.
 
         If not given, the call takes the first engine of cuDNN's heuristic A that computes as
-        precisely as the math type requires.  If no engine serves, for instance for integers, it
-        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
-        the reason for it.
+        precisely as the math type requires.  If there is none, for instance for integers, it takes
+        the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and the
+        reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
-        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
-        not given.
+        "graph": an engine, or an error if cuDNN has none.  "descriptor": the descriptor call; it
+        takes operands of any alignment, while an engine needs an alignment of 16 bytes.  Either
+        interface if not given.
     workspace : device array, optional
         Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
         of each call.
@@ -201,15 +201,15 @@ def convolution_backward_filter(
         another layout, each call converts them, and converts the output back.
 
         If not given, the call takes the first engine of cuDNN's heuristic A that computes as
-        precisely as the math type requires.  If no engine serves, for instance for integers, it
-        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
-        the reason for it.
+        precisely as the math type requires.  If there is none, for instance for integers, it takes
+        the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and the
+        reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
-        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
-        not given.
+        "graph": an engine, or an error if cuDNN has none.  "descriptor": the descriptor call; it
+        takes operands of any alignment, while an engine needs an alignment of 16 bytes.  Either
+        interface if not given.
     workspace : device array, optional
         Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
         of each call.
@@ -334,15 +334,15 @@ def convolution_transpose(
         another layout, each call converts them, and converts the output back.
 
         If not given, the call takes the first engine of cuDNN's heuristic A that computes as
-        precisely as the math type requires.  If no engine serves, for instance for integers, it
-        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
-        the reason for it.
+        precisely as the math type requires.  If there is none, for instance for integers, it takes
+        the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and the
+        reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
-        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
-        not given.
+        "graph": an engine, or an error if cuDNN has none.  "descriptor": the descriptor call; it
+        takes operands of any alignment, while an engine needs an alignment of 16 bytes.  Either
+        interface if not given.
     workspace : device array, optional
         Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
         of each call.

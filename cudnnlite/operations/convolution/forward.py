@@ -41,8 +41,9 @@ def convolution_forward(
     """Convolve images with a filter: y = alpha * conv(x, w) + beta * y, asynchronously.
 
     float32 tensors are multiplied in TF32 on Ampere and later unless ``conv.math_type`` is
-    `MathType.FMA`.  In half precision, and without `algorithm`, DEFAULT math means TENSOR_OP, which
-    uses the tensor cores and is as accurate.  An empty batch gives an empty result without a call.
+    `MathType.FMA`.  In half precision without `algorithm`, the math type DEFAULT means TENSOR_OP,
+    which uses the tensor cores and is as accurate.  An empty batch gives an empty result without a
+    call.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def convolution_forward(
         keeps the plan for the next call of the same kind.
     x : device array
         The images, ``(N, C, *spatial)`` with 1 to 3 spatial axes; float32, float64, float16,
-        bfloat16, or int8 where cuDNN supports it.  An object with `__cuda_array_interface__` or
+        bfloat16, or int8 if cuDNN supports it.  An object with `__cuda_array_interface__` or
         `__dlpack__` is used without a copy.
     w : device array
         The filter, ``(K, C / groups, *taps)``, packed, of the dtype of `x`.
@@ -61,14 +62,14 @@ def convolution_forward(
         ``(K,)`` or ``(1, K, 1, ...)``, added to the result; of the result's data type, or float32
         for integers.  The convolution's kernel adds it if cuDNN has such a kernel: an engine, or
         `cudnnConvolutionBiasActivationForward` with IMPLICIT_PRECOMP_GEMM.  Otherwise
-        `cudnnAddTensor` adds it.  ``plan.choice`` names the way.
+        `cudnnAddTensor` adds it.  ``plan.choice`` says which.
     activation : callable or str, optional
-        What follows in the same kernel: a function of the graph and of y, a tensor of it, that
-        returns another one, such as ``lambda graph, y: graph.gelu(y)``; or the name of an
+        The epilogue, which runs in the same kernel: a function that takes the graph and its tensor
+        y and returns another tensor, such as ``lambda graph, y: graph.gelu(y)``; or the name of an
         activation: "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish",
-        "softplus", "sigmoid", "tanh", "elu" or "mish".  It has engines for floats of at most 32
-        bits whose channels come last; after a bias relu, sigmoid and elu have some in any layout.
-        Each call asks a function again; a plan, or a name, takes less time.
+        "softplus", "sigmoid", "tanh", "elu" or "mish".  cuDNN has engines for it in float16,
+        bfloat16 and float32 with channels last; for relu, sigmoid and elu after a bias, in any
+        layout.  Each call runs the function again, so a plan, or a name, takes less time.
     alpha, beta : float
         y = alpha * conv(x, w) + beta * y, passed to cuDNN as double for double tensors, as float
         otherwise.  With beta = 0 `out` is not read.
@@ -76,20 +77,20 @@ def convolution_forward(
         y, written in place; its strides may be any that do not overlap.  A new array if not given.
     algorithm : AlgorithmResult, Engine, ConvolutionFwdAlgo or str, optional
         A result of a search, an engine of cuDNN's backend, an algorithm of the descriptor call, or
-        the text as which one is printed: "engine 2", "FFT_TILING".
-        A result is applied with its math type, its layout and its `replay`.  If the operands have
-        another layout, each call converts them, and converts the output back.
+        the text that one of these prints: "engine 2", "FFT_TILING".  A result is applied with its
+        math type, its layout and its `replay`.  If the operands have another layout, each call
+        converts them, and converts the output back.
 
         If not given, the call takes the first engine of cuDNN's heuristic A that computes as
-        precisely as the math type requires.  If no engine serves, for instance for integers, it
-        takes the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and
-        the reason for it.
+        precisely as the math type requires.  If there is none, for instance for integers, it takes
+        the algorithm that cuDNN's v7 heuristic prefers.  ``plan.choice`` holds the choice and the
+        reason for it.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
     interface : str, optional
-        "graph": an engine, or an error if none serves.  "descriptor": the descriptor call; it takes
-        operands of any alignment, while an engine needs an alignment of 16 bytes.  Either one if
-        not given.
+        "graph": an engine, or an error if cuDNN has none.  "descriptor": the descriptor call; it
+        takes operands of any alignment, while an engine needs an alignment of 16 bytes.  Either
+        interface if not given.
     workspace : device array, optional
         Scratch memory of the caller, used instead of the handle's.  With a plan it is an argument
         of each call.

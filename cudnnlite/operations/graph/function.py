@@ -47,7 +47,7 @@ ArgumentError
     Specs that do not fit together; the message names the argument.
 """
 _NO_PROBLEM_DOC = """\
-Raise ArgumentError: what is asked is a graph, which `{name}.graph` returns.
+Raise ArgumentError: a graph describes a call of `{name}`, and `{name}.graph` returns it.
 
 Raises
 ------
@@ -136,8 +136,7 @@ class GraphRequest(Generic[ResultT]):
         for name, is_given in of_engines.items():
             if is_given:
                 raise ArgumentError(
-                    f"{name} is given to graph, which returns what is asked and not how it is "
-                    "computed"
+                    f"{name} is given to graph, which describes what is computed, and not how"
                 )
         return self._make_graph()
 

@@ -29,22 +29,22 @@ PlanT = TypeVar("PlanT", bound=OperationPlan[Any])
 
 @methods_of("Graph")
 class Graph(GraphData):
-    """Operations of cuDNN's graph API as data: no handle, no C call, until it is planned.
+    """Operations of cuDNN's graph API as data, without a handle or C call until `plan`.
 
-    `input` makes a tensor, methods and operators compute others, and `output` marks a tensor that
-    is written to memory.  The other tensors stay in registers, if cuDNN has an engine for the whole
-    graph.  Graphs are equal if their tensors and operations are; they can be saved, and print as a
-    table.
+    `input` makes a tensor, methods and operators compute further tensors, and `output` marks a
+    tensor that is written to memory.  The other tensors stay in registers, if cuDNN has an engine
+    for the whole graph.  Graphs are equal if their tensors and operations are; they can be saved,
+    and print as a table.
 
     Parameters
     ----------
     compute_type : dtype
         The default data type of computations, and of the tensors between operations.
     dynamic_shapes : bool
-        Whether cuDNN compiles kernels that graphs with other sizes use, too: one of a chain of
-        operations is compiled once for a handle, and plans for further sizes take a tenth of a
-        millisecond.  They have the engine of the handle's first such plan where it serves them,
-        which may not be the best for their sizes.  Fewer engines do that.
+        Whether cuDNN compiles kernels that also serve other sizes: a chain of operations is
+        compiled once for a handle, and plans for further sizes take a tenth of a millisecond.  If
+        possible they use the engine of the handle's first such plan, which may not be the best for
+        their sizes.  Fewer engines support this.
 
     Attributes
     ----------
@@ -152,11 +152,11 @@ class Graph(GraphData):
         NotSupportedError
             cuDNN has no engine for this graph on this device.
         WorkspaceLimitError
-            Those that it has need more workspace than is allowed.
+            All of its engines need more workspace than is allowed.
 
         Notes
         -----
-        C functions: those of a `BackendDescriptor`.  The graph does not change any more.
+        C functions: those of a `BackendDescriptor`.  The graph can no longer be changed.
         """
         use(handle)
         requirements = Requirements(

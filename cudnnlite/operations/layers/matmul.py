@@ -43,7 +43,7 @@ def matmul(
     out: AnyArray | None = None,
     workspace_limit: int | str | None = None,
 ) -> GraphRequest[DeviceArray]:
-    """Compute y = activation(alpha a b + bias) for each batch, asynchronously, in one kernel.
+    """Compute y = activation(alpha * a @ b + bias) for a batch, asynchronously, in one kernel.
 
     float32 operands are multiplied in TF32 on Ampere and later.
 
@@ -52,38 +52,39 @@ def matmul(
     handle : Handle
         Its stream orders the call; it keeps the plan for the next call of the same kind.
     a : device array
-        ``(..., M, K)``; float16, bfloat16, float32, float8_e4m3fn or float8_e5m2.  It may
-        have any strides in a matrix, for instance those of a transposed one.  The axes before the
-        last two must be viewable as one axis.
+        ``(..., M, K)``; float16, bfloat16, float32, float8_e4m3fn or float8_e5m2.  Its matrices may
+        have any strides, for instance those of a transposed matrix.  It must be possible to view
+        the axes before the last two as one axis.
     b : device array
-        ``(..., K, N)``, of the data type of `a`, or float8 beside float8.  The axes before the last
-        two are those of `a`, or `a` or `b` is one matrix for all of the batch: 1 along each of
-        them, or without them.
+        ``(..., K, N)``, of the data type of `a`; if `a` is float8, of either float8 type.  The axes
+        before the last two are those of `a`, unless `a` or `b` is one matrix for the whole batch,
+        without these axes or with size 1 along each.
     bias : device array, optional
-        ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, for all of the batch or one
-        for each of it, as NumPy broadcasts them.  If there are several batch axes, it has all of
-        them, or ones.  float16, bfloat16 or float32, or a float8 type that `a` or `b` has.  Its
-        rows, or its columns, must be packed: kernels read others wrongly.
+        ``(N,)``, or ``(M, N)``, ``(1, N)``, ``(M, 1)`` or ``(1, 1)``, one for the whole batch or
+        one for each matrix, broadcast as in NumPy.  With several batch axes, it has the size of the
+        batch along all of them, or 1 along all.  float16, bfloat16 or float32, or a float8 type
+        that `a` or `b` has.  Its rows, or its columns, must be packed, because kernels read other
+        strides wrongly.
     activation : str, optional
         "relu", "leaky_relu" (with the slope 0.01), "gelu", "gelu_tanh", "swish", "softplus",
         "sigmoid", "tanh", "elu" or "mish".
     alpha : float
-        The factor of the product, passed by value: calls that differ in it alone share a plan,
+        The factor of the product, passed by value: calls that differ only in `alpha` share a plan,
         unless it is 1.
     a_descale, b_descale : device array, optional
-        One float32 value each, by which the product is multiplied too: the factor that `a` and `b`
-        in float8 were divided by.
+        One float32 value each, by which the product is also multiplied: the number by which `a` or
+        `b` was divided to fit float8.
     dtype : dtype, optional
-        Of y; that of `a` if not given, float32 if that is float8.  Values that float8 has no room
-        for become its largest ones.
+        The data type of y; that of `a` if not given, or float32 if `a` is float8.  Values beyond
+        the range of float8 become its largest values.
     math_type : MathType or str
-        "fma" or "true_float32": only engines that do not use tensor cores, of which cuDNN 9.19 has
-        none for products on an H100, whatever the data type: the call is refused then.  Products of
-        float16 and bfloat16 are exact on tensor cores, too; for true float32 a convolution with
-        filters of one tap is a product.
+        "fma" or "true_float32": only engines without tensor cores.  cuDNN 9.19 has none for
+        products on an H100, whatever the data type, so the call is refused.  Tensor cores multiply
+        float16 and bfloat16 exactly, too; for true float32, use a convolution with filters of one
+        tap.
     out : device array, optional
-        y, written in place; a new array if not given.  Its rows, or its columns, must be packed.  It
-        may be `bias`, if that has its shape, strides and data type.
+        y, written in place; a new array if not given.  Its rows, or its columns, must be packed.
+        It may be `bias`, if both have the same shape, strides and data type.
     workspace_limit : int or str, optional
         Bytes, "64 MiB", or "10%" of the device's memory; the handle's limit if not given.
 

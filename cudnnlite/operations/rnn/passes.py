@@ -62,9 +62,9 @@ def rnn_forward(
     x : device array
         The input, of the spec's dtype, packed in C order: (T, N, input_size); (N, T, input_size)
         with ``layout="batch_major"``; (sum of lengths, input_size) with ``layout="packed"``, which
-        has all first steps, then all second steps of the sequences that have one, and so on.  T is
-        the number of steps, N the batch.  N may be 0 in inference with data that is not packed: the
-        results are then empty, and no C function is called.
+        has the first steps of all sequences, then the second steps of those that have one, and so
+        on.  T is the number of steps, N the batch.  N may be 0 in inference with data that is not
+        packed: the results are then empty, and no C function is called.
     hx, cx : device array, optional
         The first hidden states, (num_layers * directions, N, state_size), in the order
         layer0.forward, layer0.backward, layer1.forward, ...  For an LSTM, `cx` has the first cell
@@ -125,9 +125,9 @@ def rnn_forward(
     float32 data is multiplied in TF32 on Ampere and later unless ``spec.math_type`` is
     `MathType.FMA`.
 
-    Without `algorithm`, a rule chooses the algorithm that was fastest on an H200;
-    a `Tuner` measures them on your device.  "Half precision" here is float16 or bfloat16
-    with a math type other than FMA.  The first of these lines that applies decides:
+    Without `algorithm`, a rule chooses the algorithm that was fastest on an H200; a `Tuner`
+    measures the algorithms on your device.  "Half precision" here is float16 or bfloat16 with a
+    math type other than FMA.  The first of these lines that applies decides:
 
     - Sequences of unequal lengths, or of one step: STANDARD.
     - An LSTM or GRU with a batch of 1 and a hidden size of 65 to 512: PERSIST_STATIC.

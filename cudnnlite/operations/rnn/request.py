@@ -157,7 +157,7 @@ class RNNForwardRequest:
 
     def problem(self) -> Problem:
         """Return the problem of the call, as data."""
-        self._refuse_choice("problem, which returns what is asked and not how it is computed")
+        self._refuse_choice("problem, which describes what is computed, and not how")
         return self._make_problem()
 
     def _make_problem(self) -> Problem:

@@ -35,17 +35,17 @@ class RNNWeights(NamedWeights):
     Parameters
     ----------
     handle : Handle
-        The weights are in the memory of its device.
+        The weights are in the memory of the handle's device.
     spec : RNNSpec
         The network; the weights have its dtype.
 
     Attributes
     ----------
     spec : RNNSpec
-        The network.  The weights also serve networks that differ from it in math type, compute
-        type, clipping and dropout.
+        The network.  The weights also fit networks that differ from it in math type, compute type,
+        clipping or dropout.
     kind : RNNSpec
-        The spec without the fields that weights do not depend on.  Weights of one kind serve the
+        The spec without the fields that weights do not depend on.  Weights of the same kind fit the
         same networks.
     array : DeviceArray
         The whole buffer, in a layout of cuDNN's own.

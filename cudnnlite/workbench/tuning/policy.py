@@ -116,9 +116,9 @@ class TuningPolicy:
     Parameters
     ----------
     objective : str
-        "latency": the least wall time of a call among others, as in a program: the device's time
-        or the host's, whichever is longer.  "device": the least time on the device, for calls that
-        are captured into a CUDA graph.  If candidates differ only by noise, the host's time
+        "latency": the least wall time of a call in a series of calls, as in a program: the device's
+        time or the host's, whichever is longer.  "device": the least time on the device, for calls
+        that are captured into a CUDA graph.  If candidates differ only by noise, the host's time
         decides, then the workspace.
     workspace_limit : int or str, optional
         The maximal workspace: bytes, "64 MiB", or "10%" of the device's memory.
@@ -132,10 +132,10 @@ class TuningPolicy:
         False: float32 data is multiplied in true float32 only, whatever the problem's math type
         allows.
     layouts : iterable of str, optional
-        Layouts to try beside the operands' own: "NHWC", "NCHW" (for every rank).  The time of the
-        conversions counts, and so does their workspace.  The default is both on a GPU whose
-        bandwidth is known, where the conversions alone do not take longer than the best candidate;
-        ``()`` tries none.
+        Layouts to try besides the operands' own: "NHWC", "NCHW" (for every rank).  The time of the
+        conversions counts, and so does their workspace.  By default, both are tried on a GPU whose
+        bandwidth is known, unless the conversions alone take longer than the best candidate; ``()``
+        tries none.
     interface : str, optional
         "descriptor": only algorithms of the descriptor call.  "graph": only engines of cuDNN's
         backend.  The default is both.
@@ -143,12 +143,12 @@ class TuningPolicy:
         Whether device times are measured with operands that are not in the L2 cache.  Eager calls
         are timed without a flush.
     search : str
-        "heuristics": the engines that cuDNN's heuristics name, and the engines that need no
-        compilation.  Winograd's engine in true float32 is one that the heuristics do not name.
-        "engines": in addition, the engines that cuDNN compiles at run time and no heuristic names.
+        "heuristics": the engines that cuDNN's heuristics name, and all others that need no
+        compilation, such as Winograd's engine in true float32.  "engines": in addition, the engines
+        that cuDNN compiles at run time and no heuristic names.
     exclude : iterable of algorithms, engines or str
-        Candidates that are not chosen: an algorithm, or an engine, which without knobs is each of
-        its configurations, or their names as they are printed: "FFT_TILING", "engine 7".
+        Candidates that are not chosen: algorithms, engines (without knobs, all configurations of an
+        engine), or their names as they are printed: "FFT_TILING", "engine 7".
 
     Raises
     ------

@@ -118,13 +118,13 @@ class Tuner(Closable):
         The handle to measure on.  A measurement waits for all other work on its device.
     cache : TuningCache, str or Path, optional
         The cache for the choices: a cache, a folder, or ":memory:".  The default is that of
-        `TuningCache`.  Times of the emulated device are written to a rehearsal only, which a
-        handle on a GPU does not take.
+        `TuningCache`.  Times of the emulated device are saved only in a rehearsal, which a handle
+        on a GPU refuses.
     policy : TuningPolicy, optional
         The conditions for a choice.  By default the choice has the least wall time of a call.
     measure : bool
-        False: if an operation's choice is not in the cache, the heuristic chooses, with a warning.
-        So the machines of a fleet that share a cache do not measure.
+        If False, operations do not measure: if a choice is not in the cache, the heuristic chooses,
+        with a warning.  This is for machines that share a cache.
 
     Attributes
     ----------
@@ -135,10 +135,10 @@ class Tuner(Closable):
     measures : bool
         Whether operations may measure.
     owns_cache : bool
-        Whether the cache was opened here.
+        Whether this tuner opened the cache.
     revision : int
-        How many calls of `tune` had to measure.  Plans have it in their keys, so that those of
-        older choices are not used any more.
+        How many calls of `tune` had to measure.  Plans have this number in their keys, so that
+        plans of older choices are not used again.
 
     Raises
     ------
