@@ -95,7 +95,9 @@ def plain_aliases(app, what, name, obj, options, signature, returned):
 
 
 # Types in signatures that are described together, in a section of one page.
-TYPES = re.compile(r"AnyArray|AnyDtype|ArrayLike|Epilogue|Operand|\w+(?:Activation|Algorithm|Mode)Name")
+TYPES = re.compile(
+    r"AnyArray|AnyDtype|ArrayLike|Epilogue|Operand|\w+(?:Activation|Algorithm|Mode)Name"
+)
 
 
 def link_to_types(app, env, node, content):

@@ -73,8 +73,12 @@ def check_names(
     names: Mapping[str, Any],
     *,
     all_of_them: bool = True,
+    hint: str = "",
 ) -> None:
-    """Raise ArgumentError unless a mapping has all of the names, and no others."""
+    """Raise ArgumentError unless a mapping has all of the names, and no others.
+
+    The hint ends the message.
+    """
     check_mapping(mapping, argument)
     complaints = []
     missing = sorted(set(names) - set(mapping))
@@ -84,4 +88,4 @@ def check_names(
     if unknown:
         complaints.append(f"not known {', '.join(unknown)}")
     if complaints:
-        raise ArgumentError(f"{argument}: {'; '.join(complaints)}")
+        raise ArgumentError(f"{argument}: {'; '.join(complaints)}{hint}")

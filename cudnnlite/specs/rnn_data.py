@@ -225,7 +225,10 @@ def _parse_unpacked_lengths(lengths: Any, steps: int, batch: int) -> tuple[int, 
         return (steps,) * batch
     numbers = parse_lengths(lengths)
     if len(numbers) != batch:
-        raise ArgumentError(f"lengths has {len(numbers)} entries for a batch of {batch}")
+        hint = (
+            "; layout='batch_major' has the batch before the steps" if len(numbers) == steps else ""
+        )
+        raise ArgumentError(f"lengths has {len(numbers)} entries for a batch of {batch}{hint}")
     longest = max(numbers)
     if longest > steps:
         raise ArgumentError(

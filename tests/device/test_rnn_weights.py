@@ -685,7 +685,7 @@ def test_a_prefix(handle: dnn.Handle) -> None:
     assert all((values == state[name]).all() for name, values in weights.to_torch().items())
     refuses(
         ARGUMENT,
-        r"state_dict.*missing bias_hh_l0.*not known decoder\.lstm",
+        r"state_dict.*missing bias_hh_l0.*not known decoder\.lstm.*; prefix='decoder\.lstm\.' is one",
         lambda: dnn.RNNWeights.from_torch(handle, spec, model),
     )
     refuses(
@@ -708,11 +708,11 @@ TORCH_REFUSED: dict[str, tuple[str, Any]] = {
         lambda s: (s.pop("bias_ih_l0"), s.pop("bias_hh_l0")),
     ),
     "extra_layer": (
-        r"state_dict: not known weight_ih_l1$",
+        r"state_dict: not known weight_ih_l1; .* RNNSpec\(\.\.\., num_layers=2\)$",
         lambda s: s.update(weight_ih_l1=np.zeros((24, 6))),
     ),
     "extra_direction": (
-        r"state_dict: not known weight_ih_l0_reverse$",
+        r"not known weight_ih_l0_reverse; .* RNNSpec\(\.\.\., bidirectional=True\)$",
         lambda s: s.update(weight_ih_l0_reverse=np.zeros((24, 4))),
     ),
     "extra_projection": (

@@ -125,6 +125,14 @@ LENGTH_CASES: dict[str, Case] = {
     ),
     "zero": Case(lambda b: b.call(lengths=[5, 5, 0, 1]), r"lengths=.*0.*1 or more"),
     "too_few": Case(lambda b: b.call(lengths=[5, 5, 3]), r"lengths has 3 entries.*batch of 4"),
+    "of_the_steps": Case(
+        lambda b: b.call(lengths=[4] * T),
+        "lengths has 5 entries for a batch of 4; layout='batch_major' has the batch before the steps",
+    ),
+    "of_another_order": Case(
+        lambda b: dnn.rnn_forward(b.handle, b.network.x, b.spec, b.weights),
+        "spec=.* is not an RNNSpec; the order of the operands is handle, spec, weights, x",
+    ),
     "sum_below_the_rows": Case(lambda b: b.packed(LENGTHS, 15), r"lengths=.*add up to 14.*15 rows"),
     "missing_in_packed_data": Case(lambda b: b.packed(None), r"lengths"),
     "of_a_plan": Case(lambda b: b.plan(lengths=[5, 5]), r"lengths has 2 entries"),

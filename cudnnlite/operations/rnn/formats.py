@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,10 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
+# The name of one of PyTorch's tensors.
+_TORCH_TENSOR = re.compile(
+    r"(?P<prefix>.*?)(weight_ih|weight_hh|bias_ih|bias_hh|weight_hr)_l(?P<layer>\d+)(?P<reverse>_reverse)?"
+)
 # PyTorch's tensors for one layer and direction, by `WeightPart.field`; each is a stack of gates.
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
 # The gates in the order in which ONNX and Keras stack them, by cuDNN's names.
@@ -49,7 +54,7 @@ def from_torch(
             num_gates = len(spec.gates)
         shapes[prefix + torch_name(part)] = (num_gates * part.shape[0], *part.shape[1:])
     tensors = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
-    check_names("state_dict", tensors, shapes)
+    check_names("state_dict", tensors, shapes, hint=_hint_of_torch(spec, state_dict, prefix))
     stacks = {
         name: host_array_of_shape(f"state_dict[{name!r}]", tensors[name], shape)
         for name, shape in shapes.items()
@@ -62,6 +67,23 @@ def from_torch(
         matrices_argument="state_dict",
         biases_argument="state_dict",
     )
+
+
+def _hint_of_torch(spec: RNNSpec, names: Iterable[str], prefix: str) -> str:
+    """Return which prefix or spec the names of a state_dict need; empty if they tell nothing."""
+    matches = [match for match in map(_TORCH_TENSOR.fullmatch, names) if match]
+    prefixes = {match["prefix"] for match in matches}
+    if prefixes and prefix not in prefixes:
+        return f"; prefix={min(prefixes)!r} is one of them"
+    own = [match for match in matches if match["prefix"] == prefix]
+    num_layers = max((int(match["layer"]) + 1 for match in own), default=spec.num_layers)
+    is_bidirectional = any(match["reverse"] for match in own)
+    fields = []
+    if num_layers != spec.num_layers:
+        fields.append(f"num_layers={num_layers}")
+    if is_bidirectional != spec.bidirectional:
+        fields.append(f"bidirectional={is_bidirectional}")
+    return f"; the tensors are of RNNSpec(..., {', '.join(fields)})" if fields else ""
 
 
 def to_torch(spec: RNNSpec, values: Mapping[str, Array]) -> dict[str, Array]:

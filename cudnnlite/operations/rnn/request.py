@@ -35,6 +35,7 @@ from cudnnlite.specs.frozen import exact_key
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 
 # The value of the argument `layout`, if the caller does not pass one.
+_ORDER = "; the order of the operands is handle, spec, weights, x"
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 
 
@@ -75,7 +76,7 @@ class RNNForwardRequest:
     def run(self) -> Any:
         """Compute, by the plan that the handle keeps for calls of this kind."""
         use(self.handle)
-        instance_of(self.spec, RNNSpec, "spec")
+        instance_of(self.spec, RNNSpec, "spec", _ORDER)
         self.x = on_device(self.handle, self.x, "x")
         layout = parse_data_layout(self.layout)
         if self.x.size == 0 and self.training is False:
@@ -194,7 +195,7 @@ class RNNForwardRequest:
 
         `self.x` becomes a TensorSpec.
         """
-        instance_of(self.spec, RNNSpec, "spec")
+        instance_of(self.spec, RNNSpec, "spec", _ORDER)
         layout = parse_data_layout(self.layout)
         if isinstance(self.x, RNNDataSpec):
             layout = self._take_data_spec(self.x, layout)
