@@ -185,7 +185,7 @@ def _tune(
     saves = not (flags.no_cache or flags.read_only_cache)
     if is_emulated:
         saves = saves and (flags.rehearse or _is_rehearsal(flags.cache))
-        fate = "kept as a rehearsal" if saves else "not saved"
+        fate = "kept as a rehearsal" if saves else "not saved; --rehearse saves them"
         tell(f"the emulated device: the times are NumPy's, not a GPU's, and {fate}")
     shows_bar = len(problems) > 1 and is_terminal(sys.stderr)
     with (

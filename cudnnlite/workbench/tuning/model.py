@@ -34,6 +34,11 @@ from cudnnlite.workbench.tuning.worker_pool import WorkerPool
 
 __all__ = ["ModelTuning", "tune_model"]
 
+_NOT_SAVED = (
+    "times of the emulated device are not saved, except in a rehearsal: "
+    "TuningCache(path, rehearsal=True)"
+)
+
 
 @suggest_keywords
 def tune_model(
@@ -157,6 +162,8 @@ def tune_model(
         # The lower one of the two workspace limits, in bytes.
         policy = policy.within(handle_limit, target.memory)
         check_cache_kind(cache, is_gpu=not target.identity.is_emulated)
+        if target.identity.is_emulated and not cache.rehearsal:
+            notes += (_NOT_SAVED,)
         run = TuningRun(items, cache, policy, target.identity, report)
         missing = run.look_up(target.memory, target.peaks)
         default_workers = target.gpus if handle is None else 1
