@@ -154,6 +154,7 @@ PLUMBING = {
     "problems.catalogue",
     "problems.convolution",
     "problems.convolution_backward",
+    "problems.frames",
     "problems.fused_convolution",
     "problems.operation",
     "problems.results",

@@ -251,27 +251,10 @@ def csv_of(parts: Parts) -> str:
     """Return a line for each candidate of each problem, the chosen ones marked, with a heading."""
     rows: list[dict[str, Any]] = []
     for batch, part in parts.items():
-        for tuned in part.tunings:
-            rows += _csv_rows(tuned, batch)
+        size = {} if batch is None else {"batch": batch}
+        rows += [{**size, **row} for row in part.rows()]
     heading = list(dict.fromkeys(name for row in rows for name in row))
     return csv_text([heading, *([row.get(name) for name in heading] for row in rows)])
-
-
-def _csv_rows(tuned: TunedProblem, batch: int | None) -> list[dict[str, Any]]:
-    """Return the candidates of a problem, by column."""
-    problem: dict[str, Any] = {} if batch is None else {"batch": batch}
-    problem["problem"] = summary(tuned.problem)
-    problem["names"] = "; ".join(tuned.names)
-    problem["count"] = tuned.count
-    columns = tuned.table.to_dict()
-    return [
-        {
-            **problem,
-            "chosen": index == tuned.place,
-            **dict(zip(columns, values, strict=True)),
-        }
-        for index, values in enumerate(zip(*columns.values(), strict=True))
-    ]
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
-from importlib import import_module
 from typing import Any, NamedTuple, overload
 
 from cudnnlite.arguments import instance_of, one_of
 from cudnnlite.enums import MathType, Status, parse_math_type
-from cudnnlite.errors import MissingPackageError, NoAlgorithmError
+from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.problems.frames import data_frame
 from cudnnlite.problems.results import (
     AlgorithmResult,
     kernel_of,
@@ -319,11 +319,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def to_pandas(self) -> Any:
         """Return the columns as a `pandas.DataFrame`; MissingPackageError without pandas."""
-        try:
-            pandas: Any = import_module("pandas")
-        except ImportError as error:
-            raise MissingPackageError("to_pandas needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.to_dict())
+        return data_frame(self.to_dict())
 
     def __str__(self) -> str:
         heading, *rows = self.cells()

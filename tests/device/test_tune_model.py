@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -173,6 +175,28 @@ def test_constraints_that_nothing_satisfies_say_so(handle: dnn.Handle) -> None:
     for tuned in tuning.tunings:
         assert "the bound is 1.0e-30" in tuned.why_none
         assert tuned.why_none in str(tuning)
+
+
+def test_tunings_and_lists_are_tables_of_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dnn.convolution_forward.problem(
+        dnn.TensorSpec((1, 2, 4, 4)), dnn.FilterSpec((2, 2, 1, 1))
+    )
+    problems = dnn.ProblemList([problem])
+    problems.add(problem, name="layer")
+    tuning = dnn.tune_model(problems, cache=":memory:", device="emulated")
+    pandas = SimpleNamespace(DataFrame=lambda data: ("frame", data))
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    (tuned,) = tuning.tunings
+    kind, rows = tuning.to_pandas()
+    assert kind == "frame"
+    assert [row["algorithm"] for row in rows] == [str(row.algorithm) for row in tuned.table]
+    assert [row["chosen"] for row in rows].index(True) == tuned.place
+    assert {(row["count"], row["names"]) for row in rows} == {(2, "layer")}
+    flops = 2 * 2 * 2 * 4 * 4
+    assert problems.to_pandas() == (
+        "frame",
+        [{"count": 2, "flops": flops, "problem": rows[0]["problem"], "names": "layer"}],
+    )
 
 
 def test_the_graphs_of_a_recorded_program_are_tuned(path: Path) -> None:

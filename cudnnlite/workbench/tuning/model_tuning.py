@@ -9,6 +9,7 @@ from typing import Any
 
 from cudnnlite import AlgorithmResult
 from cudnnlite.errors import NoAlgorithmError
+from cudnnlite.problems.frames import data_frame
 from cudnnlite.sizes import format_size
 from cudnnlite.texts import aligned, counted
 from cudnnlite.workbench.tuning.problem_list import SkippedNode, skipped_lines, summary
@@ -130,6 +131,14 @@ class ModelTuning:
         """
         return tuple(shared_workspace(self.tunings, self.policy))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return every candidate of every problem, by column; `chosen` marks the choices."""
+        return [row for tuned in self.tunings for row in _rows(tuned)]
+
+    def to_pandas(self) -> Any:
+        """Return `rows` as a `pandas.DataFrame`; MissingPackageError without pandas."""
+        return data_frame(self.rows())
+
     def __str__(self) -> str:
         unit = time_unit(self.policy)
         times = (unit, f"{unit} in all")
@@ -183,6 +192,20 @@ class ModelTuning:
             format_size(choice.workspace),
             "cache" if tuned.from_cache else "measured",
         )
+
+
+def _rows(tuned: TunedProblem) -> list[dict[str, Any]]:
+    """Return the candidates of a problem, by column."""
+    problem = {
+        "problem": summary(tuned.problem),
+        "names": "; ".join(tuned.names),
+        "count": tuned.count,
+    }
+    columns = tuned.table.to_dict()
+    return [
+        {**problem, "chosen": index == tuned.place, **dict(zip(columns, values, strict=True))}
+        for index, values in enumerate(zip(*columns.values(), strict=True))
+    ]
 
 
 def _format_ms(ms: float | None) -> str:

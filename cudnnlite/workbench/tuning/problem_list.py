@@ -19,6 +19,7 @@ from cudnnlite.arguments import (
 from cudnnlite.errors import ArgumentError
 from cudnnlite.files import read_named_file, write_named_file
 from cudnnlite.operations.graph.graph import any_problem_from_plain
+from cudnnlite.problems.frames import data_frame
 from cudnnlite.texts import aligned, counted
 from cudnnlite.types import Problem
 
@@ -257,6 +258,20 @@ class ProblemList(Sequence[ListedProblem]):
         if not isinstance(entry, str):
             raise ArgumentError(f"{entry!r} is not a string")
         self.notes.append(entry)
+
+    def to_pandas(self) -> Any:
+        """Return the problems as a `pandas.DataFrame`; MissingPackageError without pandas."""
+        return data_frame(
+            [
+                {
+                    "count": item.count,
+                    "flops": item.problem.flops,
+                    "problem": summary(item.problem),
+                    "names": "; ".join(item.names),
+                }
+                for item in self
+            ]
+        )
 
     def __str__(self) -> str:
         heading = ("count", "GFLOP", "problem", "where")
