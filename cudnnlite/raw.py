@@ -13,6 +13,20 @@ without the C prefix.  `raw.functions` has the argument names and types of each 
 ...     handle.api.cudnnDestroyPoolingDescriptor(pooling)
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from cudnnlite._raw import enums, functions, types
+from cudnnlite.unknown import c_name_hint
 
 __all__ = ["enums", "functions", "types"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        """Refuse a name; that of a function or a constant in C with its place."""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{c_name_hint(name)}")

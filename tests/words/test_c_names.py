@@ -161,6 +161,13 @@ def test_modules_of_enums_point_at_the_member_that_is_a_constant_in_c(module):
         _ = module.CUDNN_FMA_MAT
 
 
+def test_the_raw_module_points_at_names_in_c():
+    with pytest.raises(AttributeError, match=r"; it is dnn\.enums\.TensorFormat\.NCHW$"):
+        _ = dnn.raw.CUDNN_TENSOR_NCHW
+    with pytest.raises(AttributeError, match=r": handle\.api\.cudnnSoftmaxForward$"):
+        _ = dnn.raw.cudnnSoftmaxForward
+
+
 def test_module_points_at_other_constants_of_the_headers():
     with pytest.raises(
         AttributeError, match=r"it is dnn\.raw\.types\.CUDNN_RNN_PADDED_IO_ENABLED$"
