@@ -93,7 +93,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> NoReturn:
         """Refuse a name; that of a member in C with the member."""
-        refuse_c_name(__name__, name, C_MEMBERS)
+        refuse_c_name(__name__, name, C_MEMBERS, __all__)
 
 
 # On float32 tensors DEFAULT_MATH multiplies in TF32 on Ampere and later (relative error 3e-4 on an

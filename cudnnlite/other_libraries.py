@@ -208,7 +208,7 @@ MODULE: Mapping[str, str] = {
     ),
     "no_grad": _NO_GRADIENTS,
     "autotune": "it is dnn.autotuned(handle), a context; dnn.tune(handle, operation, ...) is a table",
-    "find": "convolutions have it: dnn.convolution_forward.find; dnn.tune measures any operation",
+    "find": "convolutions have it: dnn.convolution_forward.find; dnn.tune measures graphs, too",
     **dict.fromkeys(
         ("float16", "half", "bfloat16", "float32", "float", "float64", "double", "int8", "int32"),
         "data types are texts: handle.zeros(shape, 'float32')",
@@ -280,8 +280,8 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "kernel_size": "it is window=",
         "count_include_pad": "it is mode='average_count_include_padding', or ..._exclude_padding",
     },
+    "convolution_forward": {"epilogue": "it is activation="},
     "convolution_": {
-        "epilogue": "it is activation=",
         "allow_tf32": "it is dnn.ConvolutionSpec(math_type='tf32'), the default, or 'true_float32'",
     },
     "matmul": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
@@ -14,16 +14,21 @@ _INT_FORMATS = frozenset("bcdoxXneEfFgG%")
 
 
 def refuse_c_name(
-    module: str, name: str, c_members: Mapping[type[CEnum], tuple[str, ...]]
+    module: str,
+    name: str,
+    c_members: Mapping[type[CEnum], tuple[str, ...]],
+    names: Collection[str] | None = None,
 ) -> NoReturn:
     """Raise AttributeError for a name that a module of enumerations lacks.
 
-    For the name of a member in C the message says which member it is.
+    For the name of a member in C the message says which member it is.  `names` are the enumerations
+    that the module has; all if not given.
     """
     text = f"module {module!r} has no attribute {name!r}"
     for kind, c_names in c_members.items():
         if name in c_names:
-            text += f"; it is {kind.__name__}.{[*kind.__members__][c_names.index(name)]}"
+            place = "" if names is None or kind.__name__ in names else "dnn.raw.enums."
+            text += f"; it is {place}{kind.__name__}.{[*kind.__members__][c_names.index(name)]}"
             break
     raise AttributeError(text)
 

@@ -67,7 +67,7 @@ def plan_by_graph(
     find_way: Callable[[], WayThroughGraph],
     limit: int | None,
     *,
-    says_all: bool,
+    is_complete: bool,
 ) -> OperationPlan[DeviceArray]:
     """Return the plan of an operation that a graph computes.
 
@@ -83,7 +83,7 @@ def plan_by_graph(
         The graph that computes it; it can no longer be changed.
     find_way : callable
         It returns the engine, or what one must do.
-    says_all : bool
+    is_complete : bool
         Whether the problem says all that the graph does.
     """
 
@@ -95,7 +95,7 @@ def plan_by_graph(
         numbers = NumbersInMemory(graph.scalars)
         return graph_call(graph, find_way(), numbers, handle, problem, limit, stack)
 
-    return OperationPlan(handle, problem, limit, plan_call, graph=graph, says_all=says_all)
+    return OperationPlan(handle, problem, limit, plan_call, graph=graph, is_complete=is_complete)
 
 
 def plan_or_graph(
@@ -126,7 +126,7 @@ def plan_or_graph(
             raise
         try:
             plan = plan_by_graph(
-                handle, problem, make_graph(problem), WayThroughGraph, limit, says_all=True
+                handle, problem, make_graph(problem), WayThroughGraph, limit, is_complete=True
             )
         except (NotSupportedError, ArgumentError) as error:
             raise missing from error

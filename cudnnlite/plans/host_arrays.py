@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -73,11 +73,11 @@ def check_names(
     names: Mapping[str, Any],
     *,
     all_of_them: bool = True,
-    hint: str = "",
+    hint: Callable[[], str] = str,
 ) -> None:
     """Raise ArgumentError unless a mapping has all of the names, and no others.
 
-    The hint ends the message.
+    What `hint` returns ends the message; it is called for a message alone.
     """
     check_mapping(mapping, argument)
     complaints = []
@@ -88,4 +88,4 @@ def check_names(
     if unknown:
         complaints.append(f"not known {', '.join(unknown)}")
     if complaints:
-        raise ArgumentError(f"{argument}: {'; '.join(complaints)}{hint}")
+        raise ArgumentError(f"{argument}: {'; '.join(complaints)}{hint()}")

@@ -101,7 +101,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         the problem's own names and order if not given.
     numbers : NumbersInMemory, optional
         The numbers that calls of a graph pass by value.
-    says_all : bool
+    is_complete : bool
         Whether the problem says all that the graph does.  If not, `record_problems` lists the graph.
 
     Attributes
@@ -148,12 +148,12 @@ class OperationPlan(Plan, Generic[ResultT]):
         graph: GraphData | None = None,
         operands: Mapping[str, str] | None = None,
         numbers: NumbersInMemory | None = None,
-        says_all: bool = True,
+        is_complete: bool = True,
     ) -> None:
         self._is_graph = isinstance(problem, GraphProblem)
         if isinstance(problem, GraphProblem):
             graph = problem.graph
-        is_shown_as_graph = self._is_graph or not says_all
+        is_shown_as_graph = self._is_graph or not is_complete
         super().__init__(
             handle, f"plan of {graph!r}" if is_shown_as_graph else f"plan of {problem}"
         )
@@ -181,9 +181,16 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._limit = limit
         self._lease = handle.workspace.reserve
         self._numbers = numbers
-        self._says_all = says_all
+        self._is_complete = is_complete
         self._arrange_arrays(operands)
         self._prepare(plan_call)
+
+    @cached_property
+    def _listed(self) -> Problem:
+        """The problem that `record_problems` lists: of a graph as `Tuner.choose` knows it."""
+        if self._is_complete and not self._is_graph:
+            return self.problem
+        return GraphProblem(self.graph)
 
     def _arrange_arrays(self, operands: Mapping[str, str] | None) -> None:
         """Note which arrays a call has, in which order, which it writes and which it returns."""
@@ -549,7 +556,8 @@ class OperationPlan(Plan, Generic[ResultT]):
             for other_stream in other_streams:
                 other_stream.wait(stream)
         if call_watch.active:
-            call_watch.record(self.problem if self._says_all else GraphProblem(self.graph))
+            if not isinstance(self._prepared, SumOfNothing):
+                call_watch.record(self._listed)
             self._keep_for_graph((*arrays, workspace))
         return arrays
 

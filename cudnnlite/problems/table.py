@@ -275,7 +275,8 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         rows_by_reason: dict[str, list[AlgorithmResult]] = {}
         for row in self._rows:
             if not row.ok:
-                rows_by_reason.setdefault(self.status_of(row), []).append(row)
+                reason = "; ".join(filter(None, (self._failure(row), row.remark)))
+                rows_by_reason.setdefault(reason, []).append(row)
         lines = []
         for reason, rows in rows_by_reason.items():
             names = named_together(rows)
@@ -324,10 +325,11 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
     def __str__(self) -> str:
         heading, *rows = self.cells()
         shown_rows = [rows[first] for first, *_ in self.kernels() if self._rows[first].ok]
+        lines = aligned([heading, *shown_rows], NUMERIC) if shown_rows else []
         return "\n".join(
             [
                 f"{self.title}; times: {self.timing}",
-                *aligned([heading, *shown_rows], NUMERIC),
+                *lines,
                 *self.same_kernel_lines(),
                 *self.unusable_lines(),
             ]

@@ -782,9 +782,31 @@ def test_normalisations_of_rows_are_those_of_images_of_one_pixel(
     assert [row.shape for row in rows] == [(6, 40), *statistics, *gradients]
     y = forward(handle, **operands.arrays)
     np.testing.assert_array_equal(y.numpy(), rows[0].numpy())
-    scale = handle.full((6,), 1.0)
-    with pytest.raises(dnn.ArgumentError, match=r"scale has shape \(6,\); needed .*: \(40,\)"):
-        forward(handle, **operands.arrays | {"scale": scale})
+    for name, shape in {
+        "scale": (6,),
+        **({"bias": (39,)} if "bias" in operands.arrays else {}),
+    }.items():
+        wrong = {name: handle.full(shape, 1.0)}
+        match = (
+            rf"{name} has shape \({shape[0]},\); needed beside x \(6, 40\): \(40,\) or \(1, 40\)"
+        )
+        with pytest.raises(dnn.ArgumentError, match=match):
+            forward(handle, **operands.arrays | wrong)
+    of_rows, of_images = (
+        forward.graph(**{name: dnn.TensorSpec(shape, "float32") for name, shape in shapes.items()})
+        for shapes in (
+            {"x": (6, 40), **dict.fromkeys([*operands.arrays][1:], (40,))},
+            {"x": (6, 40, 1, 1), **dict.fromkeys([*operands.arrays][1:], (1, 40, 1, 1))},
+        )
+    )
+    views = {
+        record.name: (record.shape, record.strides)
+        for record in of_rows.tensors
+        if record.view_of is not None
+    }
+    assert views == {
+        name: (record.shape, record.strides) for name, record in of_images.inputs.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -131,10 +131,24 @@ def test_graphs_count(handle):
         dnn.convolution_forward(handle, x, w, activation="gelu")
         with dnn.convolution_forward.plan(handle, x, w, activation="gelu") as plan:
             plan(x, w)
+        dnn.activation_forward(handle, x, "gelu")
+        dnn.pooling_forward(handle, x, dnn.PoolingSpec(2))
     attention = dnn.scaled_dot_product_attention_forward.graph(q, q, q, causal=True)
     convolution = dnn.convolution_forward.problem(x, w, activation="gelu")
-    assert [entry.problem.graph for entry in problem_list] == [attention, convolution.graph]
-    assert [entry.count for entry in problem_list] == [1, 2]
+    *graphs, pooling = [entry.problem for entry in problem_list]
+    assert [problem.graph for problem in graphs[:2]] == [attention, convolution.graph]
+    assert "graph of GELU_FWD" in str(graphs[2])
+    assert pooling == dnn.pooling_forward.problem(x, dnn.PoolingSpec(2))
+    assert [entry.count for entry in problem_list] == [1, 2, 1, 1]
+
+
+def test_sums_over_an_empty_batch_do_not_count(handle):
+    """They are zeros, which no C function computes."""
+    x, dy = (handle.empty(dnn.TensorSpec((0, 3, 8, 8))) for _ in range(2))
+    with record_problems() as problem_list:
+        dw = dnn.convolution_backward_filter(handle, x, dy, dnn.ConvolutionSpec(1), w=(3, 3, 3, 3))
+    np.testing.assert_array_equal(dw.numpy(), 0)
+    assert len(problem_list) == 0
 
 
 # ---------------------------------------------------------------- recurrent networks

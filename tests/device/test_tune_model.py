@@ -212,13 +212,20 @@ def test_the_graphs_of_a_recorded_program_are_tuned(path: Path) -> None:
         dnn.matmul(handle, a, a.transpose(), activation="relu")
         dnn.convolution_forward(handle, x, w, activation="gelu")
 
+        q = handle.array(np.ones((1, 2, 8, 16)), dtype="float16")
+        attention = dnn.scaled_dot_product_attention_forward(handle, q, q, q, return_stats=True)
+        # Its sums of rows are an output in the workspace.
+        dnn.scaled_dot_product_attention_backward(handle, q, q, q, q, q, attention[1])
+
     with dnn.Handle(device="emulated") as handle:
         with dnn.record_problems() as problems:
             program(handle)
-        dnn.ProblemList(entry.problem for entry in problems).save(path / "program.json")
-        tuning = dnn.tune_model(path / "program.json", cache=cache, device=handle)
-        assert [tuned.problem.kind for tuned in tuning.tunings] == ["graph", "graph"]
-        assert tuning.measured == 2
+        problems.save(path / "program.json")
+        assert [*dnn.ProblemList.load(path / "program.json")] == [*problems]
+        tuning = dnn.tune_model(problems, cache=cache, device=handle)
+        assert [tuned.problem.kind for tuned in tuning.tunings] == ["graph"] * 4
+        assert tuning.measured == 4
+        assert not tuning.failed
         with dnn.autotuned(handle, cache=cache) as tuner:
             program(handle)
         assert tuner.measured == 0

@@ -189,6 +189,10 @@ ATTENTION: dict[str, tuple[dict[str, Any], str]] = {
         {"q_lengths": spec(2, 1, dtype="int32")},
         r"q_lengths has shape \(2, 1\); needed: \(batch, 1, 1, 1\)",
     ),
+    "type of lengths of keys": (
+        {"kv_lengths": spec(2, 1, 1, 1, dtype="int64")},
+        r"kv_lengths is .*int64.*needed: int32, of shape \(2, 1, 1, 1\), or a list of integers",
+    ),
     "count of lengths": (
         dict.fromkeys(("q_lengths", "kv_lengths"), (3, 4, 5)),
         r"q_lengths has 3 lengths; needed: 2, one for each sequence of \(2, ",

@@ -247,8 +247,8 @@ def test_one_kernel_is_one_row_of_a_page():
     with_failures = AlgorithmTable([*rows, *failed], title="t", timing="t")
     assert with_failures.kernels() == [(0, 1), (2,), (3,), (4,), (5,)]
     assert str(with_failures).splitlines()[6:] == [
-        "cannot be used: FFT (FMA): too large; here the same kernel as GEMM (FMA)",
-        "cannot be used: DIRECT (FMA): too slow; here the same kernel as GEMM (FMA)",
+        "cannot be used: FFT (FMA): too large",
+        "cannot be used: DIRECT (FMA): too slow",
     ]
     assert table.status_of(rows[1]) == "ok; here the same kernel as GEMM (FMA)"
 
@@ -256,10 +256,20 @@ def test_one_kernel_is_one_row_of_a_page():
 def test_candidates_that_cannot_be_used_are_folded_by_their_reason():
     row = AlgorithmResult(A.GEMM, MathType.FMA, why_not="fewer bits")
     few = AlgorithmTable([row] * 2, title="t", timing="t")
-    many = AlgorithmTable([row] * 7, title="t", timing="t")
+    six, many = (AlgorithmTable([row] * count, title="t", timing="t") for count in (6, 7))
+    assert six.unusable_lines() == [f"cannot be used: GEMM ({', '.join(['FMA'] * 6)}): fewer bits"]
     assert few.unusable_lines() == ["cannot be used: GEMM (FMA, FMA): fewer bits"]
     assert many.unusable_lines() == ["cannot be used: 7 candidates: fewer bits"]
     assert many.explain().count("not chosen: fewer bits") == 7
+    assert str(many).splitlines() == ["t; times: t", "cannot be used: 7 candidates: fewer bits"]
+
+
+def test_a_result_prints_the_arguments_that_are_set():
+    row = AlgorithmResult(A.GEMM, MathType.FMA, time_ms=0.5, deterministic=None)
+    assert repr(row) == (
+        "AlgorithmResult(algorithm=<ConvolutionFwdAlgo.GEMM: 2>, math_type=<MathType.FMA: 3>, "
+        "time_ms=0.5, deterministic=None)"
+    )
 
 
 def test_a_table_is_a_value_of_its_own():

@@ -27,6 +27,13 @@ class Numba:
         return {}
 
 
+def tuning(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
+    reveal_type(dnn.tune(handle, dnn.convolution_forward, x, x))  # AlgorithmTable
+    dnn.tune(handle, dnn.matmul, x, x, activation="relu", policy=dnn.TuningPolicy("device"))
+    dnn.tune(handle, dnn.rnn_forward, dnn.RNNSpec("lstm", 3, 4), None, x)
+    dnn.tune(handle, dnn.scaled_dot_product_attention_forward, x, x, x, causal=True)
+
+
 def arrays(handle: dnn.Handle) -> None:
     x = handle.array([[1.0]], dtype="float16", layout=None)
     reveal_type(x)  # DeviceArray

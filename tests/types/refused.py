@@ -57,6 +57,7 @@ def wrong(handle: dnn.Handle, x: dnn.DeviceArray) -> None:
     dnn.softmax_forward(handle, x, mode="chanel")  # error: arg-type
     dnn.batch_normalization_inference(handle, x, x, x, x, x, mode="spatal")  # error: arg-type
     attention(handle, x, x, x, causal="bottom")  # error: call-overload
+    dnn.tune(handle, "convolution", x)  # error: arg-type
     dnn.TuningPolicy(objective="speed")  # error: arg-type
     with dnn.TensorDescriptor((1, 2)) as x_desc:
         handle.api.cudnnDestroyFilterDescriptor(x_desc)  # error: arg-type

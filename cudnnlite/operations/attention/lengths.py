@@ -72,8 +72,9 @@ def _are_on_host(lengths: Any) -> bool:
     """Return whether lengths are Python's, or an array of one axis of NumPy or of PyTorch's CPU."""
     if isinstance(lengths, (list, tuple, range)):
         return True
-    is_array = hasattr(lengths, "tolist") and not hasattr(lengths, "__cuda_array_interface__")
-    return is_array and len(lengths.shape) == 1
+    if isinstance(lengths, (DeviceArray, TensorSpec)) or len(getattr(lengths, "shape", ())) != 1:
+        return False
+    return hasattr(lengths, "tolist") and not hasattr(lengths, "__cuda_array_interface__")
 
 
 def _array(handle: Handle, name: str, counts: list[int]) -> DeviceArray:

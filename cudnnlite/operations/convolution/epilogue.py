@@ -100,7 +100,7 @@ class EpilogueRequest(ConvolutionRequest):
             replay=parse_replay(self.replay),
         )
         try:
-            return plan_by_graph(self.handle, problem, graph, find, limit, says_all=False)
+            return plan_by_graph(self.handle, problem, graph, find, limit, is_complete=False)
         except NotSupportedError as error:
             error.notes += (_SERVED,)
             raise

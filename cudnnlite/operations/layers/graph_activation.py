@@ -116,7 +116,7 @@ def _plan_of_graph(
 ) -> OperationPlan[DeviceArray]:
     graph = activation_graph(problem)
     find = partial(find_way, handle, graph, None, NO_REQUIREMENTS, limit)
-    return plan_by_graph(handle, problem, graph, find, limit, says_all=False)
+    return plan_by_graph(handle, problem, graph, find, limit, is_complete=False)
 
 
 def _graph_problem(problem: Problem) -> GraphProblem:

@@ -422,6 +422,7 @@ def forward_graph(
     specs: Mapping[str, TensorSpec], mode: str, epsilon: float, training: bool
 ) -> Graph:
     """Return a normalisation as a graph."""
+    _check_gaps(specs)
     images = _as_images(specs, mode)
     _check_parameters(images, mode)
     graph = Graph()
@@ -439,6 +440,7 @@ def forward_graph(
 
 def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
     """Return the gradients of a normalisation as a graph."""
+    _check_gaps(specs)
     images = _as_images(specs, mode)
     _check_parameters(images, mode)
     graph = Graph()
@@ -463,20 +465,35 @@ def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
 
 def _as_images(specs: Mapping[str, TensorSpec], mode: str) -> Mapping[str, TensorSpec]:
     """Return the specs of rows (N, C) and their parameters as those of images of one pixel."""
-    x, scale = specs["x"], specs["scale"]
+    x = specs["x"]
     if x.rank != 2 or mode == "INSTANCE":
         return specs
-    if scale.rank == 1 and scale.shape != x.shape[1:]:
+    rows, columns = x.shape
+    parameters = ((columns,), (1, columns))
+    statistics = ((rows, 1),)
+    needed_shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+        "x": (x.shape,),
+        "dy": (x.shape,),
+        "scale": parameters,
+        "bias": parameters,
+        "mean": statistics,
+        "inv_variance": statistics,
+    }
+    for name, spec in specs.items():
+        if spec.shape not in needed_shapes[name]:
+            raise ArgumentError(
+                f"{name} has shape {spec.shape}; needed beside x {x.shape}: "
+                f"{' or '.join(map(str, needed_shapes[name]))}"
+            )
+    if "bias" in specs and specs["bias"].rank != specs["scale"].rank:
         raise ArgumentError(
-            f"scale has shape {scale.shape}; needed beside x {x.shape}: {x.shape[1:]}"
+            f"bias has shape {specs['bias'].shape}; needed: {specs['scale'].shape}, as scale has it"
         )
     return {name: _as_image(spec) for name, spec in specs.items()}
 
 
 def _as_image(spec: TensorSpec) -> TensorSpec:
-    """Return (N, C) as (N, C, 1, 1), and (C,) as (1, C, 1, 1); others as they are, to be refused."""
-    if spec.rank > 2:
-        return spec
+    """Return (N, C) as (N, C, 1, 1), and (C,) as (1, C, 1, 1)."""
     shape, strides = spec.shape, spec.strides
     if spec.rank == 1:
         shape, strides = (1, *shape), (shape[0], *strides)
@@ -506,15 +523,19 @@ def _inputs(
     return tensors
 
 
-def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
-    """Raise ArgumentError if parameters or statistics do not fit the input."""
-    x, scale = specs["x"], specs["scale"]
+def _check_gaps(specs: Mapping[str, TensorSpec]) -> None:
+    """Raise ArgumentError for operands with gaps."""
     for name, spec in specs.items():
         if span(spec.shape, spec.strides) != spec.size:
             raise ArgumentError(
                 f"{name} is {spec}; needed in a plan and a graph: no gaps (a call copies operands "
                 f"with gaps, {name}.copy() has none)"
             )
+
+
+def _check_parameters(specs: Mapping[str, TensorSpec], mode: str) -> None:
+    """Raise ArgumentError if parameters or statistics do not fit the input."""
+    x, scale = specs["x"], specs["scale"]
     is_instance = mode == "INSTANCE"
     if not 3 <= x.rank <= 5:
         smallest = 3 if is_instance else 2

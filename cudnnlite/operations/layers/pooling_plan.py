@@ -38,7 +38,7 @@ def pooling_plan(handle: Handle, problem: Problem, limit: int | None) -> Operati
     if not pools_by_graph(problem):
         return plan_or_graph(handle, problem, limit, pooling_graph)
     graph = pooling_graph(problem)
-    return plan_by_graph(handle, problem, graph, WayThroughGraph, limit, says_all=True)
+    return plan_by_graph(handle, problem, graph, WayThroughGraph, limit, is_complete=True)
 
 
 def pools_by_graph(problem: Problem) -> bool:

@@ -23,12 +23,12 @@ from cudnnlite.specs.rnn_weights import DIRECTIONS, WeightPart, weight_parts
 
 Array = np.ndarray[Any, Any]
 
-# The name of one of PyTorch's tensors.
-_TORCH_TENSOR = re.compile(
-    r"(?P<prefix>.*?)(weight_ih|weight_hh|bias_ih|bias_hh|weight_hr)_l(?P<layer>\d+)(?P<reverse>_reverse)?"
-)
 # PyTorch's tensors for one layer and direction, by `WeightPart.field`; each is a stack of gates.
 _TORCH_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+# The name of such a tensor in a state_dict.
+_TORCH_TENSOR = re.compile(
+    rf"(?P<prefix>.*?)({'|'.join(_TORCH_NAMES)})_l(?P<layer>\d+)(?P<reverse>_reverse)?"
+)
 # The gates in the order in which ONNX and Keras stack them, by cuDNN's names.
 _ONNX_GATES = {RNNMode.LSTM: "iofg", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
 _KERAS_GATES = {RNNMode.LSTM: "ifgo", RNNMode.GRU: "zrn", RNNMode.RELU: "h", RNNMode.TANH: "h"}
@@ -54,7 +54,9 @@ def from_torch(
             num_gates = len(spec.gates)
         shapes[prefix + torch_name(part)] = (num_gates * part.shape[0], *part.shape[1:])
     tensors = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
-    check_names("state_dict", tensors, shapes, hint=_hint_of_torch(spec, state_dict, prefix))
+    check_names(
+        "state_dict", tensors, shapes, hint=lambda: _hint_of_torch(spec, state_dict, prefix)
+    )
     stacks = {
         name: host_array_of_shape(f"state_dict[{name!r}]", tensors[name], shape)
         for name, shape in shapes.items()

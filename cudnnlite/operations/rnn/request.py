@@ -34,8 +34,9 @@ from cudnnlite.specs import RNNDataSpec, RNNSpec
 from cudnnlite.specs.frozen import exact_key
 from cudnnlite.specs.rnn_data import parse_data_layout, parse_fill
 
-# The value of the argument `layout`, if the caller does not pass one.
+# The end of the message about a spec that is none.
 _ORDER = "; the order of the operands is handle, spec, weights, x"
+# The value of the argument `layout`, if the caller does not pass one.
 _DEFAULT_LAYOUT = RNNDataLayout.SEQ_MAJOR_UNPACKED
 
 

@@ -464,13 +464,15 @@ class Recorder(Memory):
 
     def _readable_attribute(self, arguments: list[Argument]) -> dict[str, Any]:
         """Return the values of a backend descriptor's attribute; nothing if they are addresses."""
-        descriptor, attribute, kind = (argument.value for argument in arguments[:3])
-        type_name = BackendAttributeType(kind).name
-        name = BackendAttributeName(attribute).name
-        _, _, values = self._attributes[descriptor.value].get(name, (attribute, kind, ()))
-        element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
-        if type_name in _OPAQUE or element is ctypes.c_void_p or not len(values):
+        descriptor, attribute, kind, count, address = (argument.value for argument in arguments)
+        if not address or not count:  # The call sets nothing.
             return {}
+        type_name = BackendAttributeType(kind).name
+        element = ELEMENT_TYPES.get(type_name, ctypes.c_int)
+        if type_name in _OPAQUE or element is ctypes.c_void_p:
+            return {}
+        name = BackendAttributeName(attribute).name
+        _, _, values = self._attributes[descriptor.value][name]
         enum = _ENUMS.get(type_name)
         elements = tuple(value if enum is None else enum(value) for value in values)
         return {"arrayOfElements": elements}

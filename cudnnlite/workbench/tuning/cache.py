@@ -254,9 +254,10 @@ class TuningCache(Closable):
         The filters are those of `entries`.  All compiled plans are copied, with their signatures:
         they are restored by this account, and by others only with `trust_code`.  If the folder is a
         tuning cache already, its other entries are removed.  Only the entries of a newer
-        cudnnlite stay, and a warning counts them.  TuningCacheError if no entry passes the filters, if
-        the folder is something else, or cannot be written; ArgumentError for this cache's own
-        folder, and for a rehearsal in place of a cache for GPUs, or the other way round.
+        cudnnlite stay, and a warning counts them.  TuningCacheError if no entry passes the filters,
+        if the folder has entries and this cache has none, or if the folder is something else or
+        cannot be written; ArgumentError for this cache's own folder, and for a rehearsal in place
+        of a cache for GPUs, or the other way round.
         """
         folder, entries = check_place(path), self.entries(**filters)
         # `Path.resolve` raises an error for a link that leads to itself.
@@ -265,10 +266,9 @@ class TuningCache(Closable):
                 f"path={os.fspath(path)!r} is the cache itself; allowed: another folder"
             )
         wanted = [f"{name}={value!r}" for name, value in filters.items() if value is not None]
-        if wanted and not entries:
-            raise TuningCacheError(
-                f"{self.path} has no entry with {', '.join(wanted)}: {folder} is not written"
-            )
+        if not entries and (wanted or entry_files(folder)):
+            conditions = f" with {', '.join(wanted)}" if wanted else ""
+            raise TuningCacheError(f"{self.path} has no entry{conditions}: {folder} is not written")
         with refused_as(TuningCacheError, folder):
             folder.mkdir(parents=True, exist_ok=True)
         _refuse_another(folder)

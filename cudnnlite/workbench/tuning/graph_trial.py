@@ -63,7 +63,7 @@ class GraphTrial(Trial):
             name: memory.place(name, array, is_read_only=True) for name, array in operands.items()
         }
         self._outputs = {
-            name: memory.empty(name, problem.values[name]) for name in self._graph.outputs
+            name: memory.empty(name, record.spec) for name, record in self._graph.outputs.items()
         }
         self.dtype = next(iter(self._outputs.values())).spec.dtype
         self.native = lower(self._graph, handle, stack)

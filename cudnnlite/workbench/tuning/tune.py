@@ -7,20 +7,20 @@ from typing import Any
 from cudnnlite import AlgorithmTable, Handle
 from cudnnlite.arguments import shown
 from cudnnlite.errors import ArgumentError
-from cudnnlite.plans.function import OperationFunction
+from cudnnlite.plans.function import OperationFunction, PublicFunction
 from cudnnlite.workbench.tuning.policy import TuningPolicy
 from cudnnlite.workbench.tuning.tuner import Tuner
 
 
 def tune(
     handle: Handle,
-    operation: OperationFunction[..., Any],
+    operation: PublicFunction,
     /,
     *arguments: Any,
     policy: TuningPolicy | None = None,
     **options: Any,
 ) -> AlgorithmTable:
-    """Measure every engine and algorithm of a call on the handle's device, and return their table.
+    """Measure every engine and algorithm of a call on a handle's device, and return the table.
 
     Nothing is looked up or saved, and the operands are synthetic: no array is read or written.
     `autotuned` uses such a choice in later calls.  `find` of an operation is cuDNN's own search,
@@ -42,8 +42,8 @@ def tune(
     Returns
     -------
     AlgorithmTable
-        The best candidate first.  ``table.best()`` is for ``algorithm=``, and ``table.explain()``
-        says why each other was not chosen.
+        The best candidate first.  ``table.best()`` is for the ``algorithm=`` of operations that
+        have it, and ``table.explain()`` says why each other was not chosen.
 
     Raises
     ------
@@ -68,8 +68,8 @@ def tune(
         raise ArgumentError(
             f"operation={shown(operation)}; needed: an operation, such as dnn.convolution_forward"
         )
-    for name in ("interface", "workspace_limit"):
-        if name in options:
+    for name in ("interface", "math_type", "workspace_limit"):
+        if options.get(name) is not None:
             raise ArgumentError(
                 f"{name} is an argument of a call; dnn.tune has it in the policy: "
                 f"policy=dnn.TuningPolicy({name}={shown(options[name])})"

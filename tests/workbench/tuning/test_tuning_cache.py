@@ -385,6 +385,7 @@ def test_an_export_has_what_is_wanted(filled, tmp_path):
         assert cache.export(tmp_path / "all") == MANY + 1
         assert cache.export(tmp_path / "a", gpu=H100.gpu) == 1
         assert cache.export(tmp_path / "new" / "c", kind="convolution_forward") == MANY
+        assert cache.entries(kind="graph") == []
     with nothing_written(tmp_path):
         assert TuningCache(tmp_path / "a", read_only=True).entries() == [
             entry(problem=rnn(), device=H100)
@@ -399,6 +400,9 @@ def test_an_export_of_nothing_leaves_an_older_export(filled, tmp_path):
     refusal = pytest.raises(TuningCacheError, match=r"has no entry with gpu='H20O': .*copy is not")
     with nothing_written(tmp_path), TuningCache(filled) as cache, refusal:
         cache.export(tmp_path / "copy", gpu="H20O")
+    refusal = pytest.raises(TuningCacheError, match=r"has no entry: .*copy is not written")
+    with nothing_written(tmp_path), TuningCache(":memory:") as cache, refusal:
+        cache.export(tmp_path / "copy")
 
 
 def test_an_export_from_memory(tmp_path):
