@@ -15,6 +15,7 @@ from cudnnlite._raw import types
 from cudnnlite._raw.enums import C_MEMBERS
 from cudnnlite._raw.functions import FUNCTIONS
 from cudnnlite.arguments import shown
+from cudnnlite.dtypes import dtype_name
 from cudnnlite.other_libraries import attribute_hint, keyword_hint
 
 # How the name of a later version of a C function ends: cudnnSetRNNDescriptor_v8.
@@ -146,11 +147,16 @@ def _hint(function: Callable[..., Any], name: str, value: Any) -> str:
         for kind in re.findall(r"\w+(?:Spec|Policy)\b", str(parameter.annotation)):
             spec = module_names.get(kind)
             if spec and name in inspect.signature(spec).parameters:
-                # A member of an enum is shown by the name that a spec takes for it.
-                text = repr(value.name.lower()) if isinstance(value, Enum) else shown(value)
-                example = f"{argument}={path_of_spec(kind)}({name}={text})"
+                example = f"{argument}={path_of_spec(kind)}({name}={_shown_for_spec(value)})"
                 hints.append(f"; it is a field of {argument}: {example}")
     return "".join(hints)
+
+
+def _shown_for_spec(value: Any) -> str:
+    """Return a value as a program writes it: a member of an enum by the name that a spec takes."""
+    if isinstance(value, enums.DataType):
+        return repr(dtype_name(value))
+    return repr(value.name.lower()) if isinstance(value, Enum) else shown(value)
 
 
 def path_of_spec(name: str) -> str:

@@ -809,6 +809,17 @@ def test_normalisations_of_rows_are_those_of_images_of_one_pixel(
     }
 
 
+def test_shapes_that_normalisations_refuse(handle: dnn.Handle) -> None:
+    rows, images = handle.full((6, 40), 1.0), handle.full((6, 40, 1, 1), 1.0)
+    vector = handle.full((40,), 1.0)
+    with pytest.raises(dnn.ArgumentError, match=r"x has shape \(6, 40\); needed: rank 3 to 5"):
+        dnn.instance_normalization_forward(handle, rows, vector, vector)
+    with pytest.raises(dnn.ArgumentError, match=r"x has shape \(40,\); needed: rank 2 to 5"):
+        dnn.layer_normalization_forward(handle, vector, vector, vector)
+    with pytest.raises(dnn.ArgumentError, match=r"; scale\.reshape\(1, 40, 1, 1\) is such a view"):
+        dnn.layer_normalization_forward(handle, images, vector, vector)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("family", ["layer", "rms", "instance"])

@@ -141,6 +141,14 @@ def test_a_function_of_other_operations_is_refused_with_a_reason():
         _ = dnn.pooling_forward.plans
 
 
+def test_members_of_enums_are_shown_as_a_spec_takes_them(own_handle):
+    x = own_handle.zeros((1, 1, 4, 4))
+    with pytest.raises(TypeError, match=r"conv=dnn\.ConvolutionSpec\(math_type='fma'\)"):
+        dnn.convolution_forward(own_handle, x, x, math_type=dnn.MathType.FMA)
+    with pytest.raises(TypeError, match=r"spec=dnn\.RNNSpec\(dtype='float16'\)"):
+        dnn.rnn_forward(own_handle, dnn.RNNSpec("lstm", 1, 1), None, x, dtype=dnn.DataType.HALF)
+
+
 def test_the_search_for_a_network_is_the_tuners():
     with pytest.raises(
         AttributeError, match=r"rnn_forward has no find: .*dnn\.tune\(handle, dnn\.rnn_forward"
