@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -149,6 +150,27 @@ class GraphProblem(Problem):
         inputs = ", ".join(map(str, self.graph.inputs.values()))
         outputs = ", ".join(map(str, self.graph.outputs.values()))
         return f"graph of {kinds}: {inputs} to {outputs}"
+
+
+def with_seeds_of_zero(graph: GraphData) -> GraphData:
+    """Return a graph that draws its random numbers with seed and offset 0.
+
+    Calls pass both by value, and no choice depends on them.  A graph that has them already, or draws
+    no numbers, is returned as it is.
+    """
+    seeds = [
+        number
+        for node in graph.nodes
+        if node.kind == "RNG"
+        for number in node.read_numbers
+        if graph.tensors[number].value
+    ]
+    if not seeds:
+        return graph
+    result = copy(graph)
+    for number in seeds:
+        result.tensors[number] = replace(result.tensors[number], value=0.0)
+    return result
 
 
 def _in_place(graph: GraphData, outputs: Mapping[str, TensorRecord]) -> frozenset[str]:

@@ -17,7 +17,7 @@ from cudnnlite.errors import ArgumentError, CudnnError
 from cudnnlite.graph.data import GraphData
 from cudnnlite.graph.engines import Engine
 from cudnnlite.graph.numbers import NumbersInMemory
-from cudnnlite.graph.problem import EXECUTE, GraphProblem
+from cudnnlite.graph.problem import EXECUTE, GraphProblem, with_seeds_of_zero
 from cudnnlite.plans.aligned_copies import AlignedCopies, misaligned_operands
 from cudnnlite.plans.empty_batch import SumOfNothing
 from cudnnlite.plans.native_problem import add_context
@@ -190,7 +190,7 @@ class OperationPlan(Plan, Generic[ResultT]):
         """The problem that `record_problems` lists: of a graph as `Tuner.choose` knows it."""
         if self._is_complete and not self._is_graph:
             return self.problem
-        return GraphProblem(self.graph)
+        return GraphProblem(with_seeds_of_zero(self.graph))
 
     def _arrange_arrays(self, operands: Mapping[str, str] | None) -> None:
         """Note which arrays a call has, in which order, which it writes and which it returns."""

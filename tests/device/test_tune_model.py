@@ -5,6 +5,7 @@ Its choices are right, whoever measures, and remembered problems are only read.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -202,6 +203,7 @@ def test_tunings_and_lists_are_tables_of_pandas(monkeypatch: pytest.MonkeyPatch)
 def test_the_graphs_of_a_recorded_program_are_tuned(path: Path) -> None:
     """Afterwards the same program measures nothing."""
     cache = dnn.TuningCache(path, rehearsal=True)
+    seeds = itertools.count(1)
 
     def program(handle: dnn.Handle) -> None:
         a = handle.array(np.ones((16, 8)), dtype="float16")
@@ -213,7 +215,9 @@ def test_the_graphs_of_a_recorded_program_are_tuned(path: Path) -> None:
         dnn.convolution_forward(handle, x, w, activation="gelu")
 
         q = handle.array(np.ones((1, 2, 8, 16)), dtype="float16")
-        attention = dnn.scaled_dot_product_attention_forward(handle, q, q, q, return_stats=True)
+        attention = dnn.scaled_dot_product_attention_forward(
+            handle, q, q, q, dropout=0.5, seed=next(seeds), return_stats=True
+        )
         # Its sums of rows are an output in the workspace.
         dnn.scaled_dot_product_attention_backward(handle, q, q, q, q, q, attention[1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import floor, log2
 
+from cudnnlite.graph.problem import GraphProblem, with_seeds_of_zero
 from cudnnlite.problems.rnn import FORWARD
 from cudnnlite.specs import RNNDataSpec
 from cudnnlite.types import Problem
@@ -12,10 +13,13 @@ from cudnnlite.types import Problem
 def representative_problem(problem: Problem) -> Problem:
     """Return the problem that is measured for a call with this one.
 
-    A convolution represents itself.  Sequences have many lengths, and without rounding each would
-    be measured: the number of steps is rounded to 1, 2, 3, 4, 6, 8, 12, 16, ..., and lengths that
-    differ become evenly spaced ones.
+    A convolution represents itself, and a graph with dropout one with the seed 0.  Sequences have
+    many lengths, and without rounding each would be measured: the number of steps is rounded to 1,
+    2, 3, 4, 6, 8, 12, 16, ..., and lengths that differ become evenly spaced ones.
     """
+    if isinstance(problem, GraphProblem):
+        graph = with_seeds_of_zero(problem.graph)
+        return problem if graph is problem.graph else GraphProblem(graph)
     if problem.operation is not FORWARD:
         return problem
     data = problem.data

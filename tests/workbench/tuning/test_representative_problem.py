@@ -5,8 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from cudnnlite import FilterSpec, RNNSpec, TensorSpec, convolution_forward, rnn_forward
+from cudnnlite import (
+    FilterSpec,
+    RNNSpec,
+    TensorSpec,
+    convolution_forward,
+    rnn_forward,
+    scaled_dot_product_attention_forward,
+)
 from cudnnlite.enums import RNNAlgo
+from cudnnlite.graph.problem import GraphProblem
 from cudnnlite.specs import RNNDataSpec
 from cudnnlite.specs.rnn_rules import why_not
 from cudnnlite.workbench.tuning.representative_problem import representative_problem, rounded
@@ -30,6 +38,21 @@ def posed(lengths, steps=None, layout="sequence_major", **options):
 def test_a_convolution_stands_for_itself():
     problem = convolution_forward.problem(TensorSpec((2, 4, 7, 6)), FilterSpec((3, 4, 3, 3)))
     assert representative_problem(problem) is problem
+
+
+def test_graphs_with_other_seeds_of_dropout_are_one():
+    q = TensorSpec((1, 2, 8, 16), "float16")
+
+    def attention(**options):
+        graph = scaled_dot_product_attention_forward.graph(q, q, q, **options)
+        return GraphProblem(graph)
+
+    first, second = (representative_problem(attention(dropout=0.25, seed=seed)) for seed in (1, 2))
+    assert first == second == attention(dropout=0.25, seed=0)
+    assert representative_problem(first) is first
+    assert first != representative_problem(attention(dropout=0.5, seed=1))
+    plain = attention()
+    assert representative_problem(plain) is plain
 
 
 def test_numbers_are_rounded_to_the_nearest_of_few():
