@@ -47,9 +47,21 @@ _LARGEST = {
 }
 # The types of values that users may pass as a data type.
 DtypeName: TypeAlias = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-    "int64", "int32", "int8", "uint32", "uint8", "int8x4", "uint8x4", "int8x32",
-]  # fmt: skip
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int64",
+    "int32",
+    "int8",
+    "uint32",
+    "uint8",
+    "int8x4",
+    "uint8x4",
+    "int8x32",
+]
 AnyDtype: TypeAlias = DataType | DtypeName | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _HALVES = {DataType.HALF, DataType.BFLOAT16}

@@ -155,8 +155,8 @@ class GraphProblem(Problem):
 def with_seeds_of_zero(graph: GraphData) -> GraphData:
     """Return a graph that draws its random numbers with seed and offset 0.
 
-    Calls pass both by value, and no choice depends on them.  A graph that has them already, or draws
-    no numbers, is returned as it is.
+    Calls pass both by value, and no choice depends on them.  A graph that has them already, or
+    draws no numbers, is returned as it is.
     """
     seeds = [
         number

@@ -102,7 +102,8 @@ class OperationPlan(Plan, Generic[ResultT]):
     numbers : NumbersInMemory, optional
         The numbers that calls of a graph pass by value.
     is_complete : bool
-        Whether the problem says all that the graph does.  If not, `record_problems` lists the graph.
+        Whether the problem says all that the graph does.  If not, `record_problems` lists the
+        graph.
 
     Attributes
     ----------

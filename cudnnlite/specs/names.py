@@ -12,9 +12,18 @@ ActivationModeName: TypeAlias = Literal[
     "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish", "silu"
 ]
 GraphActivationName: TypeAlias = Literal[
-    "relu", "leaky_relu", "gelu", "gelu_tanh", "swish", "silu", "softplus", "sigmoid", "tanh", "elu",
+    "relu",
+    "leaky_relu",
+    "gelu",
+    "gelu_tanh",
+    "swish",
+    "silu",
+    "softplus",
+    "sigmoid",
+    "tanh",
+    "elu",
     "mish",
-]  # fmt: skip
+]
 CellName: TypeAlias = Literal["relu", "tanh", "lstm", "gru"]
 InputModeName: TypeAlias = Literal["linear", "skip"]
 PoolingModeName: TypeAlias = Literal[
