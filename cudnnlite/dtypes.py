@@ -45,7 +45,6 @@ _LARGEST = {
     DataType.BFLOAT16: "3.3895313e+38",
     DataType.HALF: "65504",
 }
-# The types of values that users may pass as a data type.
 DtypeName: TypeAlias = Literal[
     "float64",
     "float32",
@@ -62,6 +61,7 @@ DtypeName: TypeAlias = Literal[
     "uint8x4",
     "int8x32",
 ]
+# The types of values that users may pass as a data type.
 AnyDtype: TypeAlias = DataType | DtypeName | type[Any] | np.dtype[Any]
 _ML_DTYPES = {DataType.BFLOAT16, DataType.FP8_E4M3, DataType.FP8_E5M2}
 _HALVES = {DataType.HALF, DataType.BFLOAT16}

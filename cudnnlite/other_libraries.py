@@ -254,6 +254,7 @@ CHOICES: Mapping[str, Mapping[str, str]] = {
     },
 }
 
+_TF32 = "it is math_type='tf32', the default, or 'true_float32'"
 # Keyword arguments elsewhere -> what to write, by the beginning of the function's name, and for
 # every other function.
 KEYWORDS: Mapping[str, Mapping[str, str]] = {
@@ -273,7 +274,7 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
             ("kernel_size", "in_channels", "out_channels"), "the shape of the filter says it"
         ),
         "bias": "it is an argument of the call: dnn.convolution_forward(..., bias=bias)",
-        "allow_tf32": "it is math_type='tf32', the default, or 'true_float32'",
+        "allow_tf32": _TF32,
         "padding_mode": "cuDNN pads with zeros",
     },
     "PoolingSpec": {
@@ -286,7 +287,7 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
     },
     "matmul": {
         "epilogue": "it is activation=",
-        "allow_tf32": "it is math_type='tf32', the default, or 'true_float32'",
+        "allow_tf32": _TF32,
     },
     "batch_normalization_": {
         "eps": "it is epsilon=",

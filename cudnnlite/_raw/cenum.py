@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
 from cudnnlite.arguments import shown
@@ -16,19 +16,22 @@ _INT_FORMATS = frozenset("bcdoxXneEfFgG%")
 def refuse_c_name(
     module: str,
     name: str,
-    c_members: Mapping[type[CEnum], tuple[str, ...]],
+    kinds: Iterable[type[CEnum]],
     names: Collection[str] | None = None,
 ) -> NoReturn:
     """Raise AttributeError for a name that a module of enumerations lacks.
 
-    For the name of a member in C the message says which member it is.  `names` are the enumerations
-    that the module has; all if not given.
+    For the name in C of a member of `kinds` the message says which member it is.  `names` are the
+    enumerations that the module has; all if not given.
     """
     text = f"module {module!r} has no attribute {name!r}"
-    for kind, c_names in c_members.items():
-        if name in c_names:
+    if name.startswith("_"):  # Tools and imports ask each module for such names.
+        raise AttributeError(text)
+    for kind in kinds:
+        member = kind._member_of_c_name(name)
+        if member is not None:
             place = "" if names is None or kind.__name__ in names else "dnn.raw.enums."
-            text += f"; it is {place}{kind.__name__}.{[*kind.__members__][c_names.index(name)]}"
+            text += f"; it is {place}{kind.__name__}.{member.name}"
             break
     raise AttributeError(text)
 

@@ -154,9 +154,9 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._is_graph = isinstance(problem, GraphProblem)
         if isinstance(problem, GraphProblem):
             graph = problem.graph
-        is_shown_as_graph = self._is_graph or not is_complete
+        self._is_shown_as_graph = self._is_graph or not is_complete
         super().__init__(
-            handle, f"plan of {graph!r}" if is_shown_as_graph else f"plan of {problem}"
+            handle, f"plan of {graph!r}" if self._is_shown_as_graph else f"plan of {problem}"
         )
         self.problem = problem
         self.graph: Any = graph
@@ -182,16 +182,15 @@ class OperationPlan(Plan, Generic[ResultT]):
         self._limit = limit
         self._lease = handle.workspace.reserve
         self._numbers = numbers
-        self._is_complete = is_complete
         self._arrange_arrays(operands)
         self._prepare(plan_call)
 
     @cached_property
     def _listed(self) -> Problem:
         """The problem that `record_problems` lists: of a graph as `Tuner.choose` knows it."""
-        if self._is_complete and not self._is_graph:
-            return self.problem
-        return GraphProblem(with_seeds_of_zero(self.graph))
+        if self._is_shown_as_graph:
+            return GraphProblem(with_seeds_of_zero(self.graph))
+        return self.problem
 
     def _arrange_arrays(self, operands: Mapping[str, str] | None) -> None:
         """Note which arrays a call has, in which order, which it writes and which it returns."""

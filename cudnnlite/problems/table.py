@@ -258,11 +258,15 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
             indices.setdefault(group, []).append(index)
         return [tuple(group) for group in indices.values()]
 
+    def _usable_kernels(self) -> list[tuple[int, ...]]:
+        """Return the `kernels` of rows that can be used."""
+        return [group for group in self.kernels() if self._rows[group[0]].ok]
+
     def same_kernel_lines(self) -> list[str]:
         """Return a line for each kernel that several rows stand for, with the rows' names."""
         lines = []
-        for first, *others in self.kernels():
-            if others and self._rows[first].ok:
+        for first, *others in self._usable_kernels():
+            if others:
                 names = named_together(self._rows[index] for index in others)
                 lines.append(f"here the same kernel as {named(self._rows[first])}: {names}")
         return lines
@@ -324,7 +328,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
 
     def __str__(self) -> str:
         heading, *rows = self.cells()
-        shown_rows = [rows[first] for first, *_ in self.kernels() if self._rows[first].ok]
+        shown_rows = [rows[first] for first, *_ in self._usable_kernels()]
         lines = aligned([heading, *shown_rows], NUMERIC) if shown_rows else []
         return "\n".join(
             [
@@ -344,9 +348,7 @@ class AlgorithmTable(Sequence[AlgorithmResult]):
         heading, *rows = self.cells()
         head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
         body = ""
-        for first, *others in self.kernels():
-            if not self._rows[first].ok:
-                continue
+        for first, *others in self._usable_kernels():
             cells = [escape(cell) for cell in rows[first]]
             if others:
                 names = named_together(self._rows[index] for index in others)

@@ -308,7 +308,7 @@ def _check_types(specs: Mapping[str, TensorSpec]) -> None:
 
 
 def _check_lengths(specs: Mapping[str, TensorSpec], batch: int) -> None:
-    for name in ("q_lengths", "kv_lengths"):
+    for name in _LENGTHS:
         if name not in specs:
             continue
         spec = specs[name]

@@ -45,7 +45,6 @@ def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> 
     if len(shape) != 4:
         return lengths
     batch, _, steps, _ = shape
-    has_values = handle is not None and not isinstance(sequences, TensorSpec)
     if lengths is None:
         lengths = [steps] * batch
     if _are_on_host(lengths):
@@ -55,7 +54,7 @@ def _operand(handle: Handle | None, name: str, lengths: Any, sequences: Any) -> 
                 f"{name} has {counted(len(counts), 'length')}; needed: {batch}, one for each "
                 f"sequence of {shape} (batch, heads, steps, size)"
             )
-        if handle is None or not has_values:
+        if handle is None or isinstance(sequences, TensorSpec):
             return TensorSpec((batch, 1, 1, 1), "int32")
         return _array(handle, name, counts)
     if len(getattr(lengths, "shape", ())) != 1:

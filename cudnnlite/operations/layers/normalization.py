@@ -422,11 +422,8 @@ def forward_graph(
     specs: Mapping[str, TensorSpec], mode: str, epsilon: float, training: bool
 ) -> Graph:
     """Return a normalisation as a graph."""
-    _check_gaps(specs)
-    images = _as_images(specs, mode)
-    _check_parameters(images, mode)
     graph = Graph()
-    tensors = _inputs(graph, specs, images)
+    tensors = _inputs(graph, specs, mode)
     x = tensors["x"]
     result = graph.normalization_forward(
         mode, x, tensors["scale"], tensors.get("bias"), epsilon=epsilon, training=training
@@ -440,11 +437,8 @@ def forward_graph(
 
 def backward_graph(specs: Mapping[str, TensorSpec], mode: str) -> Graph:
     """Return the gradients of a normalisation as a graph."""
-    _check_gaps(specs)
-    images = _as_images(specs, mode)
-    _check_parameters(images, mode)
     graph = Graph()
-    tensors = _inputs(graph, specs, images)
+    tensors = _inputs(graph, specs, mode)
     x, scale = tensors["x"], tensors["scale"]
     result = graph.normalization_backward(
         mode,
@@ -509,10 +503,11 @@ def _reshaping(x: TensorSpec, scale: TensorSpec) -> str:
     return f"; scale.reshape{shape} is such a view"
 
 
-def _inputs(
-    graph: Graph, specs: Mapping[str, TensorSpec], images: Mapping[str, TensorSpec]
-) -> dict[str, GraphTensor]:
-    """Add the operands to a graph, and return them as images."""
+def _inputs(graph: Graph, specs: Mapping[str, TensorSpec], mode: str) -> dict[str, GraphTensor]:
+    """Check the operands, add them to a graph, and return them as images."""
+    _check_gaps(specs)
+    images = _as_images(specs, mode)
+    _check_parameters(images, mode)
     tensors = {}
     for name, spec in specs.items():
         tensor = graph.input(name, spec.shape, spec.dtype, spec.strides)
